@@ -430,7 +430,10 @@ def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_output
     """Return probabilities of all classes; one that was not seen counts as seen half a time."""
     if len(np.unique(y)) < 2:
         model = DummyClassifier(strategy="prior")
-    model.fit(x, y)
+    with warnings.catch_warnings():
+        # Of few rows for each class; they are known to be classes.
+        warnings.filterwarnings("ignore", "The number of unique classes")
+        model.fit(x, y)
     found = np.zeros((len(unseen), n_outputs))
     found[:, model.classes_] = model.predict_proba(unseen)
     missing = np.setdiff1d(np.arange(n_outputs), model.classes_)

@@ -384,6 +384,16 @@ def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
     assert found.sum(1) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("n_classes", [15, 25])  # two rows of each; of most a single one
+def test_simple_models_warn_of_no_number_of_classes(n_classes: int) -> None:
+    """A warning is an error in tests."""
+    x = flat(table(labels=True, n=40).x_train)
+    y = np.arange(30) % n_classes
+    for model in baseline_models(table(labels=True, n=40)).values():
+        found, _ = model(x[:30], y, x[30:], n_classes)
+        assert found.shape == (len(x) - 30, n_classes)
+
+
 def test_large_data_get_fewer_baselines() -> None:
     arrays = table(labels=True)
     wide = ArrayData(**{**arrays.__dict__, "input_shape": (3, 200, 200)})
