@@ -390,7 +390,7 @@ def test_simple_models_warn_of_no_number_of_classes(n_classes: int) -> None:
     x = flat(table(labels=True, n=40).x_train)
     y = np.arange(30) % n_classes
     for model in baseline_models(table(labels=True, n=40)).values():
-        found, _ = model(x[:30], y, x[30:], n_classes)
+        found = model(x[:30], y, x[30:], n_classes)
         assert found.shape == (len(x) - 30, n_classes)
 
 
