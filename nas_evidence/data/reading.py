@@ -1,6 +1,6 @@
 """What data are: `kind_of` says it of a path, `plain` of a value, and `read` reads either.
 
-    table   .csv, .tsv, .txt (plain, .gz, .bz2 or .xz), .parquet, .feather, .jsonl, .json, .xlsx
+    table   .csv, .tsv, .txt (or .gz, .bz2, .xz, .zip), .parquet, .feather, .jsonl, .json, .xlsx
     npz     an .npz file, or a folder of .npy files
     images  a folder of folders of images
 
@@ -15,6 +15,7 @@ import codecs
 import csv
 import difflib
 import gzip
+import io
 import lzma
 import math
 import re
@@ -25,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import pandas as pd
@@ -62,8 +63,30 @@ from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
+
+def _open_in_archive(path: Path, mode: str, **how: Any) -> Any:
+    """Open the only file in a .zip archive, as `open` does."""
+    archive = ZipFile(path)
+    inside = [
+        one for one in archive.infolist() if not (one.is_dir() or _OF_MACOS.match(one.filename))
+    ]
+    if len(inside) != 1 or inside[0].flag_bits & 1:
+        archive.close()
+        holds = "a file with a password" if len(inside) == 1 else f"{len(inside)} files"
+        raise UserError(f"the archive holds {holds}, not one table; unpack it").with_code(
+            "archive-of-no-table"
+        )
+    stream = archive.open(inside[0])
+    archive.close()  # the stream keeps the file open
+    return io.TextIOWrapper(stream, **how) if "t" in mode else stream
+
+
+#: What macOS puts beside the files of an archive.
+_OF_MACOS = re.compile(r"__MACOSX/|(.*/)?\.DS_Store$")
 #: Endings of packed text files, and what opens them.
-_PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_PACKED: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": _open_in_archive,
+}  # fmt: skip
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
 
 #: Endings of other tables, and what reads them.
@@ -141,13 +164,13 @@ def kind_of(path: Path) -> str | None:
         ValueError: for a format that is not read; names the remedy.
     """
     name = path.name.lower()
+    if name.endswith((*TEXTS, *_TABLES)):
+        return "table"
     for ending, remedy in _OTHERS.items():
         if name.endswith(ending):
             raise UserError(f"{path} is in a format that is not read; {remedy}.").with_code(
                 "format-not-read"
             )
-    if name.endswith((*TEXTS, *_TABLES)):
-        return "table"
     if name.endswith(".npz") or any(path.glob("x_t*.npy")):
         return "npz"
     return "images" if holds_images(path) else None
@@ -383,7 +406,7 @@ def read_frame(
             return _read_text(path, written or {}, kept, target)
         if ending not in _TABLES:
             raise UserError(
-                f"its name must end in {', '.join((*TEXTS[::4], *_TABLES))}"
+                f"its name must end in {', '.join((*TEXTS[:: 1 + len(_PACKED)], *_TABLES))}"
             ).with_code("table-ending")
         frame = _TABLES[ending](path)
         if isinstance(frame, dict):
@@ -420,9 +443,12 @@ def _naming(path: Path) -> Iterator[None]:
         RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError, csv.Error,
     ) as error:  # fmt: skip
         again = _NEEDED.get(ending) == "pyarrow"
+        packed = ending in _PACKED and not isinstance(error, UserError)
         raise UserError(
             f"{path} cannot be read as a table: {_why(error)}",
-            remedy="write it again, as with pandas.DataFrame.to_parquet" if again else "",
+            remedy="write it again, as with pandas.DataFrame.to_parquet"
+            if again
+            else "pack or download it again" * packed,
         ).with_code("table-unreadable") from None
 
 
@@ -555,7 +581,13 @@ class _Form:
         """
         how |= {"sep": self.separator, "encoding": self.encoding, "skiprows": self.skipped}
         how |= {"lineterminator": "\n"} if self.feeds else {}
-        read = partial(read_csv, self.path, **how)
+
+        def read(**more: Any) -> pd.DataFrame:
+            if self.path.suffix.lower() != ".zip":  # pandas looks at what macOS adds, too
+                return read_csv(self.path, **how, **more)
+            with _opened(self.path, "rb") as file:
+                return read_csv(file, **how, **more)
+
         if not self.ends:
             return read()
         n, ends = len(self.names), self.ends

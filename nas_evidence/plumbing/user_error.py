@@ -91,6 +91,10 @@ def _plain(name: str) -> str:
 
 def no_such_file(path: str | Path) -> UserError:
     """Return the error for a file that is not there; suggests a near name in its folder."""
+    if "://" in str(path):
+        return UserError(f"{path} is an address, not a file; download it first").with_code(
+            "address-for-a-file"
+        )
     folder, name = os.path.split(os.path.expanduser(path))
     try:
         near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -679,11 +680,42 @@ def test_categories_of_parquet_are_those_of_the_frame(
     assert of_file(tmp_path / "t.parquet").preparation == prepared(frame)
 
 
-@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.parquet.gz", "t.csv.zip"])
+@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.parquet.gz", "t.zip"])
 def test_packed_files_that_are_not_read_are_to_be_unpacked(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"{}"))
     with refused("format-not-read", name, "unpack it"):
         read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("beside", [[], ["__MACOSX/._t.csv", ".DS_Store"]])
+def test_a_table_alone_in_an_archive_is_read(beside: list[str], tmp_path: Path) -> None:
+    BASE.to_csv(tmp_path / "t.csv", index=False)
+    with ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        for name in beside:
+            archive.writestr(name, b"\x00\x05")
+        archive.write(tmp_path / "t.csv", "data/t.csv")
+    pd.testing.assert_frame_equal(
+        read_frame(tmp_path / "t.csv.zip"), read_frame(tmp_path / "t.csv")
+    )
+
+
+def test_an_archive_of_two_tables_is_to_be_unpacked(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        for name in ("train.csv", "test.csv"):
+            archive.writestr(name, "x,y\n1,2\n")
+    with pytest.raises(ValueError, match="the archive holds 2 files, not one table; unpack it"):
+        read_frame(tmp_path / "t.csv.zip")
+
+
+def test_a_damaged_packed_table_is_to_be_packed_again(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"x,y\n1,2\n" * 99)[:20])
+    with pytest.raises(ValueError, match="; pack or download it again"):
+        read_frame(tmp_path / "t.csv.gz")
+
+
+def test_an_address_is_no_file() -> None:
+    with pytest.raises(ValueError, match="is an address, not a file; download it first"):
+        search("https://example.org/t.csv", target="y")
 
 
 def test_a_table_without_names_or_below_a_title_is_told_what_its_first_line_lacks(
