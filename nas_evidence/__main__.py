@@ -35,6 +35,10 @@ def main() -> None:
             sys.modules[package].__path__.insert(0, str(folder / package.replace(".", "/")))
     try:
         from nas_evidence.cli.main import main as command_line
+        from nas_evidence.cli.verbs import VERBS, function_of
+
+        for verb in {*sys.argv[1:2]} & {*VERBS}:
+            function_of(verb)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "nas_evidence":
             raise

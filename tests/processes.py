@@ -32,7 +32,8 @@ def processes() -> dict[int, tuple[int, int, str]]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                given = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                command = given.decode(errors="replace")
                 if stat[0] != "Z":
                     found[int(entry.name)] = (int(stat[1]), int(stat[3]), command)
     return found

@@ -70,14 +70,14 @@ def _models(folder: Path, arrays: Any) -> dict[str, models.Model]:
 
 
 def _once(model: models.Model, folder: Path, name: bytes) -> models.Model:
-    def fit(x: Any, y: Any, unseen: Any, n_outputs: int) -> models.Outputs:
+    def fit(x: Any, y: Any, unseen: Any, n_outputs: int) -> Any:
         key = hashlib.sha256(name + pickle.dumps((x, y, unseen, n_outputs))).hexdigest()
         return _kept(folder / key, lambda: model(x, y, unseen, n_outputs))
 
     return fit
 
 
-def _kept(path: Path, make: Callable[[], models.Outputs]) -> models.Outputs:
+def _kept(path: Path, make: Callable[[], Any]) -> Any:
     if path.exists():
         return pickle.loads(path.read_bytes())
     found = make()

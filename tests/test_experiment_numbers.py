@@ -196,8 +196,10 @@ def test_the_state_and_the_index_say_of_the_papers_what_was_counted() -> None:
 
 def test_the_state_says_of_costs_what_the_page_of_costs_says() -> None:
     state, text = (ROOT / "docs" / "state.md").read_text(encoding="utf-8"), page("cost")
-    digits, images = re.findall(r"\*\*no\*\*: ([\d.]+) times on digits, ([\d.]+) on", state)[0]
-    assert f"The shipped study costs {digits} times" in text
+    digits, images = re.findall(
+        r"\*\*no\*\*: \[([\d.]+) times\]\(experiments/cost.md\) on digits.*, ([\d.]+) on", state
+    )[0]
+    assert f"The demo's trials cost **{digits}** times" in text
     assert f"costs **{images}** now" in text
 
 

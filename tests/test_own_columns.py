@@ -18,7 +18,8 @@ import nas_evidence
 from nas_evidence.api.progress import Progress
 from nas_evidence.api.runs import begun
 from nas_evidence.api.trackers.tracked import Tracked
-from nas_evidence.cli.terminal import columns_that_fit, ranking_rows
+from nas_evidence.cli.shown import ranking_rows
+from nas_evidence.cli.terminal import columns_that_fit
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.proposing.startup import first_points
 from nas_evidence.reporting.study_tables import load_study_tables

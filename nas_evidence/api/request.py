@@ -482,8 +482,9 @@ def _first_mistake(error: ValueError) -> ValueError:
     details: Sequence[Mapping[str, Any]] = getattr(error, "errors", list)()
     for detail in details:
         cause = detail.get("ctx", {}).get("error")
-        reason = detail["msg"].replace("Input should", "must")
-        named = f"`{'.'.join(map(str, detail['loc']))}`: {reason}"
+        reason, given = detail["msg"].replace("Input should", "must"), detail.get("input")
+        got = f", but got {shortened(repr(given))}" if isinstance(given, str | int | float) else ""
+        named = f"`{'.'.join(map(str, detail['loc']))}`: {reason}{got}"
         return cause or UserError(named).with_code("option-not-allowed")
     return error
 

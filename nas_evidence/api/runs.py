@@ -26,7 +26,7 @@ from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.schedule import never_reached
-from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, ResourceSpec, StudySpec
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
 from nas_evidence.storage.kept_submission import keep_submission
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
@@ -64,6 +64,7 @@ class Run:
     track: tuple[str, ...] = ()  # checked; see api/trackers
     limit: TimeLimit | None = None
     callbacks: tuple[Watcher, ...] = ()
+    forks: "ForkServer | None" = None  # started ahead; see `forks_ahead`
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
@@ -106,6 +107,26 @@ def run_of(options: Mapping[str, Any]) -> Run:
             f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
         ).with_code("address-of-dashboard")
     return run
+
+
+@contextmanager
+def forks_ahead(run: Run) -> Iterator[Run]:
+    """Start what forks plain processes while study and data are read, if trials will run there.
+
+    It imports torch, which takes longer than reading a table. It is gone after the block.
+    """
+    from nas_evidence.workers.choice import chosen_executor
+    from nas_evidence.workers.fork_server import ForkServer
+
+    name = run.executor
+    if name == "auto":  # resources of the study may be others: then it is ended
+        name, _ = chosen_executor(ResourceSpec(), joins=run.address is not None)
+    if name != "local":
+        yield run
+        return
+    with closing(ForkServer(None)) as forks:
+        forks.start()
+        yield replace(run, forks=forks)
 
 
 def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
@@ -310,7 +331,7 @@ def study_run(
     audience.begins(store)
     if said := store_in_clear(store.place):
         audience.warn(said)
-    forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
+    forks = run.forks or ForkServer(None)
     with locked(folder, steal=run.steal), closing(forks):
         keep_submission(folder, submission_of_this_job())
         left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
@@ -320,6 +341,7 @@ def study_run(
             with audience.running(spec, store, run):
                 left.run_trials()
         else:
+            forks.close()
             audience.say(f"{spec.name}: all {spec.n_trials} trials are finished")
             for line in left.finds.notes:  # files of no trial of this study
                 audience.say(f"note: {line}")
@@ -416,9 +438,13 @@ class UnfinishedStudy:
         keep_code(self.store.folder, self.code)
         if said := size_said(self.code):
             say(f"note: {said}")
-        if run.executor == "local" and self.forks is not None:
-            self.forks.start()
-            import_module("nas_evidence.driver.driver")  # meanwhile
+        if self.forks is not None:
+            if run.executor != "local":
+                self.forks.close()
+            else:
+                self.forks.settle((self.store.folder / "logs").resolve(), spec.resources.cpus)
+                self.forks.start()
+                import_module("nas_evidence.driver.driver")  # meanwhile
         # Where trials take seconds, or are few, the first of them say as soon how long the rest
         # take.
         short = run.executor == "local" or left + race <= _FEW

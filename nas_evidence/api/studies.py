@@ -21,7 +21,7 @@ from nas_evidence.api.request import (
     with_workers,
 )
 from nas_evidence.api.results import LEADERBOARD, Study
-from nas_evidence.api.runs import begun, check_reaches, run_of
+from nas_evidence.api.runs import Run, begun, check_reaches, forks_ahead, run_of
 from nas_evidence.api.shared_options import (
     RefitOptions,
     RunOptions,
@@ -29,7 +29,9 @@ from nas_evidence.api.shared_options import (
     check_known,
     with_options,
 )
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.toml import Override
 
 __all__ = ["load", "refit", "resume", "search"]
 
@@ -71,15 +73,34 @@ def search(
         study = nas_evidence.search(frame, target="target", test_fraction=0.2, time_limit="10m")
         study.leaderboard()
     """
-    from nas_evidence.data.decided import how_read_of
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.kept_how_read import keep_how_read
     from nas_evidence.storage.outside_code import only_here
 
     check_known("search", SearchOptions, options)
-    (named, given), run = sampler_of(sampler, options.get("settings")), run_of(options)
-    overrides = [*overrides_of(options), *named]
+    sampled, run = sampler_of(sampler, options.get("settings")), run_of(options)
     check_reaches(only_here(own_families(families)), run.executor)  # before data are read
+    with forks_ahead(run) as run:
+        return _searched(data, y, families, sampled, out, options, run)
+
+
+def _searched(
+    data: Any,
+    y: Any,
+    families: Sequence[Any] | str | None,
+    sampled: tuple[Sequence[Override], Code],
+    out: str | Path | None,
+    options: SearchOptions,
+    run: Run,
+) -> Study:
+    """Return the study of `search`, whose arguments these are.
+
+    `sampled` is what `sampler_of` returns.
+    """
+    from nas_evidence.data.decided import how_read_of
+    from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.kept_how_read import keep_how_read
+
+    named, given = sampled
+    overrides = [*overrides_of(options), *named]
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(
@@ -156,9 +177,9 @@ def resume(
     from nas_evidence.storage.study_folder import open_study, read_study
 
     check_known("resume", RunOptions, options)
-    run, audience = run_of(options), audience_for(options.get("progress"))
+    asked, audience = run_of(options), audience_for(options.get("progress"))
     store = working_copy(str(folder))
-    with store.held(steal=run.steal):
+    with forks_ahead(asked) as run, store.held(steal=run.steal):
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
         n_trials, keys = whole("n_trials", options.get("n_trials")), {**options, "n_trials": None}

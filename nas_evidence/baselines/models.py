@@ -3,20 +3,27 @@
     majority class, or mean        the frequencies of the classes; mean and spread of the targets
     logistic or ridge regression   numbers standardised, one-hot columns as they are; the penalty
                                    by cross-validation (`LogisticRegressionCV`, `RidgeCV`)
-    gradient boosting              histogram trees with the defaults of scikit-learn
+    gradient boosting              histogram trees with the defaults of scikit-learn, fitted on the
+                                   columns that such trees can divide
 
 They are fitted on exactly the rows that the networks are trained on, and without class weights;
 these decide afterwards which class is predicted, by the rule of the networks. Without a test split
 they predict the folds of a trial, scored as the networks are: by the log predictive density with a
 marginalised scale. They are shown and never ranked.
 
-Each of several real targets has a noise of its own, the root mean square of what five folds of the
-training rows leave over. In a study with a target scale every model is fitted on that scale as
-well, and counts on the one of larger log density per row by these folds,
+Each of several real targets has a noise of its own: the root mean square of what is left over of
+rows by models that have not seen them. The noise of a fold uses neither its rows nor models of it.
+
+    test rows, blocks in time, halves   five folds of the rows fitted on
+    three and more folds of a trial     these folds: of fold k, what is left over of each other
+                                        fold j by the model fitted without both
+
+In a study with a target scale every model is fitted on that scale as well, and counts on the one
+of larger log density per row by these folds,
 
     -sum_c log s_c + mean_i log |dz/dy_i|       s_c  noise of target c on the scale z
 
-so no row that is predicted chooses.
+so no test row chooses.
 """
 
 import math
@@ -33,7 +40,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -65,10 +72,11 @@ ALPHAS = np.geomspace(1e-3, 1e5, 33)
 _FOLDS, _STEPS = 5, 5000
 
 
-#: Class probabilities [m, C] and None, or means of real targets [m, D] and their noise [D].
-Outputs = tuple[Floats, Floats | None]
-#: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs.
-Model = Callable[[Floats, NDArray[Any], Floats, int], Outputs]
+#: Least rows of a leaf of a tree, the default of scikit-learn.
+_LEAF = 20
+#: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs. Returns
+#: class probabilities [m, C], or means of real targets [m, D].
+Model = Callable[[Floats, NDArray[Any], Floats, int], Floats]
 
 
 def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
@@ -88,7 +96,7 @@ def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
 
 
 def _in_one_thread(model: Model) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
         with threadpool_limits(1):
             return model(x, y, unseen, n_outputs)
 
@@ -99,17 +107,21 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
     for name, model in baseline_models(arrays).items():
-        yield name, _simple(arrays).of_test(arrays, model, x, x_test)
+        yield name, _simple(arrays).of_test(name, arrays, model, x, x_test)
 
 
-def _classes_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
+def _classes_of_test(
+    name: str, arrays: ArrayData, model: Model, x: Floats, x_test: Floats
+) -> Prediction:
     found = model(x, arrays.y_train, x_test, arrays.n_outputs)
-    return prediction_of(arrays, Delivered(probabilities=found[0]))
+    return prediction_of(arrays, Delivered(probabilities=found))
 
 
-def _reals_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
+def _reals_of_test(
+    name: str, arrays: ArrayData, model: Model, x: Floats, x_test: Floats
+) -> Prediction:
     everything = [(np.arange(len(x)), np.arange(len(x_test)))]
-    [one] = _on_better_scale(arrays, model, x, everything, x_test)
+    [one] = _on_better_scale(name, arrays, model, x, everything, x_test)
     return prediction_of(arrays, Delivered(density=one.scale.density(one.means, one.noise)))
 
 
@@ -156,7 +168,7 @@ def _classes_of_folds(
     x, y = flat(arrays.x_train), arrays.y_train
     total, hits, table = 0.0, 0, np.zeros((len(x), arrays.n_outputs))
     for seen, unseen in parts:
-        table[unseen], _ = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+        table[unseen] = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
         scored = log_predictive(
             torch.from_numpy(np.log(table[unseen].clip(LEAST, 1))),
             torch.from_numpy(y[unseen]),
@@ -172,7 +184,7 @@ def _reals_of_folds(
     name: str, arrays: ArrayData, model: Model, parts: Sequence[_Part], rows: NDArray[np.int64]
 ) -> OnFolds:
     x, y = flat(arrays.x_train), arrays.y_train
-    found, n = _on_better_scale(arrays, model, x, parts, x), len(x)
+    found, n = _on_better_scale(name, arrays, model, x, parts, x), len(x)
     table, noises = np.zeros((n, arrays.n_outputs)), np.ones((n, arrays.n_outputs))
     total, scales = 0.0, []
     for (_, unseen), one in zip(parts, found, strict=True):
@@ -213,26 +225,35 @@ class _Reals:
 
 
 def _on_better_scale(
-    arrays: ArrayData, model: Model, x: Floats, parts: Sequence[_Part], unseen: Floats
+    name: str,
+    arrays: ArrayData,
+    model: Model,
+    x: Floats,
+    parts: Sequence[_Part],
+    unseen: Floats,
 ) -> list[_Reals]:
     """Return a model of each part on the better of two scales: identity, and the study's own.
 
     Args:
+        name: of the model.
         arrays: with real targets.
         model: to fit.
         x: all training rows [n, d].
         parts: rows of `x` to fit on, and rows of `unseen` to predict.
         unseen: [m, d].
     """
-    names = ["identity"] + ([] if arrays.fitted_scale is None else [arrays.fitted_scale.name])
-    each = []
-    for name in names:
+    own = [] if arrays.fitted_scale is None else [arrays.fitted_scale.name]
+    each, identity = [], arrays.standardisation
+    for scale_name in ["identity", *own]:
+        scales = [
+            identity if scale_name == "identity" else fit(scale_name, y)
+            for y in (arrays.y_train[seen] for seen, _ in parts)
+        ]
+        noises = _noises(name, arrays, model, x, parts, scales)
         found = []
-        for seen, predicted in parts:
+        for (seen, predicted), scale, noise in zip(parts, scales, noises, strict=True):
             y = arrays.y_train[seen]
-            scale = arrays.standardisation if name == "identity" else fit(name, y)
-            means, noise = model(x[seen], scale.standardised(y), unseen[predicted], y.shape[1])
-            assert noise is not None
+            means = model(x[seen], scale.standardised(y), unseen[predicted], y.shape[1])
             merit = scale.log_jacobian(y, np.ones(y.shape[1])).sum()
             merit -= len(y) * np.log(noise).sum()
             found.append(
@@ -242,6 +263,69 @@ def _on_better_scale(
             )
         each.append(found)
     return max(each, key=lambda found: sum(one.merit for one in found))
+
+
+def _noises(
+    name: str,
+    arrays: ArrayData,
+    model: Model,
+    x: Floats,
+    parts: Sequence[_Part],
+    scales: Sequence[TargetScale],
+) -> list[Floats]:
+    """Return the noise of the standardised targets of each part [D], see the module."""
+    y = arrays.y_train
+    in_time = arrays.units is not None and arrays.units.in_time
+    if name == arrays.kind.constant:
+        found = [
+            scale.standardised(y[seen]).std(0)
+            for (seen, _), scale in zip(parts, scales, strict=True)
+        ]
+    elif len(parts) > 2 and not in_time:
+        found = _of_other_folds(model, x, y, parts, scales)
+    else:
+        found = [
+            _of_inner_folds(model, x[seen], scale.standardised(y[seen]))
+            for (seen, _), scale in zip(parts, scales, strict=True)
+        ]
+    return [np.maximum(noise, 1e-9) for noise in found]
+
+
+def _of_other_folds(
+    model: Model, x: Floats, y: Floats, parts: Sequence[_Part], scales: Sequence[TargetScale]
+) -> list[Floats]:
+    """Return the noise of the model of each fold from the other folds [D].
+
+        s_kc^2 = mean of (z_ic - m_ic)^2 over the rows i of the other folds
+
+    m_ic  predicted by the model fitted without fold k and without the fold of row i
+
+    On one scale the model without two folds serves both: 10 fits for five folds.
+    """
+    squares: list[list[Floats]] = [[] for _ in parts]
+    is_one = all(scale is scales[0] for scale in scales)
+    for k, (seen, own) in enumerate(parts):
+        for j, (_, other) in enumerate(parts):
+            if j == k or (is_one and j > k):
+                continue
+            rest, scale = np.setdiff1d(seen, other), scales[k]
+            told = np.concatenate([other, own]) if is_one else other
+            means = model(x[rest], scale.standardised(y[rest]), x[told], y.shape[1])
+            left = (scale.standardised(y[told]) - means) ** 2
+            squares[k].append(left[: len(other)])
+            if is_one:
+                squares[j].append(left[len(other) :])
+    return [np.sqrt(np.concatenate(left).mean(0)) for left in squares]
+
+
+def _of_inner_folds(model: Model, x: Floats, y: Floats) -> Floats:
+    """Return the noise from five folds of the rows themselves [D]."""
+    n = min(_FOLDS, len(_distinct(x, y)[0]))
+    left = np.empty_like(y)
+    for seen, own in _folds(x, y, KFold(n, shuffle=True, random_state=0)):
+        left[own] = y[own] - model(x[seen], y[seen], x[own], y.shape[1])
+    found: Floats = np.sqrt((left**2).mean(0))
+    return found
 
 
 def rows_in_folds(arrays: ArrayData, assignment: Assignment) -> NDArray[np.bool_]:
@@ -259,13 +343,12 @@ def flat(x: Inputs) -> Floats:
     return np.asarray(x[: len(x)], np.float64).reshape(len(x), -1)
 
 
-def _majority(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+def _majority(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
     return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
 
 
-def _mean(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
-    means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
-    return np.array(means), _positive(y.std(0))
+def _mean(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
+    return np.tile(y.mean(0), (len(unseen), 1))
 
 
 def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
@@ -280,7 +363,7 @@ def _scaled(is_number: NDArray[np.bool_]) -> Any:
 
 
 def _logistic(is_number: NDArray[np.bool_]) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Defaults that change; naming the new ones would need the newest scikit-learn.
@@ -316,12 +399,28 @@ def _folds(x: Floats, y: NDArray[Any], division: Any) -> list[tuple[Any, Any]]:
     return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in tested]
 
 
-def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
-    model = HistGradientBoostingClassifier(random_state=0)
-    return _of_classes(model, x, y, unseen, n_outputs)
+def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
+    own = _divided(x)
+    model = HistGradientBoostingClassifier(min_samples_leaf=_LEAF, random_state=0)
+    return _of_classes(model, x[:, own], y, unseen[:, own], n_outputs)
 
 
-def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+def _divided(x: Floats) -> NDArray[np.bool_]:
+    """Return the columns of x [n, d] that a tree can divide, at least the first.
+
+    No threshold of another column leaves `_LEAF` rows on both sides. So trees without it are the
+    same trees, bit by bit. Of one-hot columns these are the rare levels.
+    """
+    n, found = len(x), np.zeros(x.shape[1], dtype=bool)
+    if n >= 2 * _LEAF:
+        places = _LEAF - 1, n - _LEAF
+        low, high = np.partition(x, places, axis=0)[list(places)]
+        found = low < high
+    found[0] |= not found.any()
+    return found
+
+
+def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
     """Return probabilities of all classes; one that was not seen counts as seen half a time."""
     if len(np.unique(y)) < 2:
         model = DummyClassifier(strategy="prior")
@@ -330,34 +429,21 @@ def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_output
     found[:, model.classes_] = model.predict_proba(unseen)
     missing = np.setdiff1d(np.arange(n_outputs), model.classes_)
     found[:, missing] = 0.5 / len(y)
-    return found / found.sum(1, keepdims=True), None
+    return np.asarray(found / found.sum(1, keepdims=True))
 
 
 def _ridge(is_number: NDArray[np.bool_]) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
-        model = make_pipeline(_scaled(is_number), RidgeCV(ALPHAS))
-        return _of_reals(model, x, y, unseen)
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
+        model = make_pipeline(_scaled(is_number), RidgeCV(ALPHAS)).fit(x, y)
+        return np.reshape(model.predict(unseen), (len(unseen), y.shape[1]))
 
     return fit
 
 
-def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
-    model = MultiOutputRegressor(HistGradientBoostingRegressor(random_state=0))
-    return _of_reals(model, x, y, unseen)
-
-
-def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Outputs:
-    n = min(_FOLDS, len(_distinct(x, y)[0]))
-    folds = _folds(x, y, KFold(n, shuffle=True, random_state=0))
-    left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)
-    noise = np.sqrt(((y - left_out) ** 2).mean(0))
-    means = np.reshape(model.fit(x, y).predict(unseen), (len(unseen), y.shape[1]))
-    return means, _positive(noise)
-
-
-def _positive(noise: Floats) -> Floats:
-    positive: Floats = np.maximum(noise, 1e-9)
-    return positive
+def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Floats:
+    model, own = HistGradientBoostingRegressor(min_samples_leaf=_LEAF, random_state=0), _divided(x)
+    fitted = MultiOutputRegressor(model).fit(x[:, own], y)
+    return np.asarray(fitted.predict(unseen[:, own]))
 
 
 @dataclass(frozen=True)
@@ -374,7 +460,7 @@ class Simple:
     linear_name: str
     linear: Callable[[NDArray[np.bool_]], Model]
     boosted: Model
-    of_test: Callable[[ArrayData, Model, Floats, Floats], Prediction]
+    of_test: Callable[[str, ArrayData, Model, Floats, Floats], Prediction]
     of_folds: Callable[[str, ArrayData, Model, Sequence[_Part], NDArray[np.int64]], OnFolds]
 
 

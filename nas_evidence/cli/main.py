@@ -1,4 +1,4 @@
-"""The command line; its verbs are in `cli/search.py`, `cli/report.py` and `cli/submit.py`.
+"""The command line; `cli/verbs.py` says in which files its verbs are.
 
 Exit codes: 0 done, 1 failure (every trial failed, or an unexpected error), 2 wrong usage or an
 invalid study, 130 interrupted.
@@ -6,38 +6,27 @@ invalid study, 130 interrupted.
 
 import contextlib
 import io
+import itertools
 import logging
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
-from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.lasting import LASTING, last
-from nas_evidence.cli.listed import listed
-from nas_evidence.cli.look import status
-from nas_evidence.cli.options import with_ids
-from nas_evidence.cli.predict import predict
-from nas_evidence.cli.report import audit_estimators, compare, export, report
-from nas_evidence.cli.reproduce import reproduce
-from nas_evidence.cli.search import refit, resume, search
-from nas_evidence.cli.submit import cancel, submit
 from nas_evidence.cli.terminal import err, out
-from nas_evidence.cli.validate import init
-from nas_evidence.cli.verify import repair, verify
-from nas_evidence.cli.watch import watch
+from nas_evidence.cli.verbs import Group
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import StudyError, UserError
 from nas_evidence.plumbing.version import __version__
-from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import (
     StudyStoppedError,
     about_disk,
@@ -51,6 +40,7 @@ _INTERRUPTED = 130
 #: With this in the environment an unexpected error is raised with its traceback.
 _DEBUG = "NAS_EVIDENCE_DEBUG"
 app = typer.Typer(
+    cls=Group,
     add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -148,15 +138,6 @@ def _root(
         raise typer.Exit(0)
 
 
-class _Verb(TyperCommand):
-    """Shows its arguments in the usage as `metavar` has them; typer puts braces around them."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words after the name of the verb."""
-        arguments = (p for p in self.params if p.param_type_name == "argument")
-        return ["[OPTIONS]", *(p.metavar or p.name.upper() for p in arguments)]
-
-
 #: What does now what verbs of other names did.
 MOVED = {
     "validate": "search STUDY --dry-run",
@@ -164,19 +145,21 @@ MOVED = {
     "logs": "status DIR [TRIAL] --log",
     "attach": "status DIR --follow",
 }
-#: The verbs by what they are for.
-VERBS = {
-    "Search": (search, resume, refit, init),
-    "Look": (listed, status, report, compare, watch),
-    "Use": (predict, export),
-    "Cluster": (submit, cancel),
-    "Check": (verify, repair, check_family, audit_estimators, reproduce),
-}
-#: Verbs whose name a room of this package or a type of Python has.
-_NAMED: dict[object, str] = {audit_estimators: "audit", listed: "list"}
-for group, verbs in VERBS.items():
-    for verb in verbs:
-        app.command(_NAMED.get(verb), cls=_Verb, rich_help_panel=group)(verb)
+
+
+def with_ids(arguments: Sequence[str]) -> list[str]:
+    """Return command-line arguments in which `--retry-failed` always has a value.
+
+    >>> with_ids(["resume", "--retry-failed", "runs/digits"])
+    ['resume', '--retry-failed', 'all', 'runs/digits']
+    >>> with_ids(["resume", "runs/digits", "--retry-failed", "3", "5,6"])
+    ['resume', 'runs/digits', '--retry-failed', '3,5,6']
+    """
+    if "--retry-failed" not in arguments:
+        return list(arguments)
+    at = list(arguments).index("--retry-failed") + 1
+    ids = list(itertools.takewhile(lambda a: a.replace(",", "").isdecimal(), arguments[at:]))
+    return [*arguments[:at], ",".join(ids) or "all", *arguments[at + len(ids) :]]
 
 
 def _say_interrupted() -> None:

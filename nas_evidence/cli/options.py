@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
@@ -148,21 +147,6 @@ def _place(parameter: Parameter) -> tuple[bool, bool]:
     """Return what sorts parameters: those without a default first, arguments before options."""
     meant = get_args(parameter.annotation)[1]
     return parameter.default is not Parameter.empty, not isinstance(meant, ArgumentInfo)
-
-
-def with_ids(arguments: Sequence[str]) -> list[str]:
-    """Return command-line arguments in which `--retry-failed` always has a value.
-
-    >>> with_ids(["resume", "--retry-failed", "runs/digits"])
-    ['resume', '--retry-failed', 'all', 'runs/digits']
-    >>> with_ids(["resume", "runs/digits", "--retry-failed", "3", "5,6"])
-    ['resume', 'runs/digits', '--retry-failed', '3,5,6']
-    """
-    if "--retry-failed" not in arguments:
-        return list(arguments)
-    at = list(arguments).index("--retry-failed") + 1
-    ids = list(itertools.takewhile(lambda a: a.replace(",", "").isdecimal(), arguments[at:]))
-    return [*arguments[:at], ",".join(ids) or "all", *arguments[at + len(ids) :]]
 
 
 def trial_ids(text: str) -> list[int] | None:

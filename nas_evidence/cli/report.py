@@ -17,15 +17,14 @@ from nas_evidence.api.request import check_one
 from nas_evidence.api.results import Part, Study
 from nas_evidence.api.shared_options import flag_of
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_parameters_of
+from nas_evidence.cli.shown import ranking_rows, trust_line
 from nas_evidence.cli.terminal import (
     err,
     out,
     print_json,
     print_rows,
-    ranking_rows,
     say_flaws,
     statistic_text,
-    trust_line,
     typed,
 )
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole

@@ -30,8 +30,9 @@ from nas_evidence.cli.report import (
     say_next,
     say_results,
 )
+from nas_evidence.cli.shown import LiveTable, print_reading
 from nas_evidence.cli.submit import resubmit
-from nas_evidence.cli.terminal import LiveTable, err, out, print_reading, typed
+from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter

@@ -10,7 +10,8 @@ import nas_evidence
 from nas_evidence.api.control import cancelled, job_line, there
 from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
-from nas_evidence.cli.terminal import err, out, print_foreign, print_reading, typed
+from nas_evidence.cli.shown import print_reading
+from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
 from nas_evidence.storage.kept_submission import FILE, resume_words
 

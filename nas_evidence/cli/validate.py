@@ -9,7 +9,8 @@ import typer
 import nas_evidence
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_parameters_of
-from nas_evidence.cli.terminal import err, out, print_reading, typed
+from nas_evidence.cli.shown import print_reading
+from nas_evidence.cli.terminal import counted, err, out, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
@@ -57,7 +58,9 @@ def init(
 def dry_run(data: str, **given: Any) -> None:
     """Check a study file and its data: every error of the file at once, then what is there."""
     from nas_evidence.api.request import asked_for, overrides_of, with_workers
+    from nas_evidence.api.runs import run_of
 
+    run_of({"executor": "auto", **given})  # what the search itself would refuse
     data_root = given.get("data_root")
     asked = asked_for(
         data, overrides_of(given), cast("DataOptions", given), data_root=data_root,
@@ -66,7 +69,7 @@ def dry_run(data: str, **given: Any) -> None:
     spec, arrays = with_workers(asked.spec, given.get("workers")), asked.arrays
     images = arrays is not None and arrays.meaning.images is not None  # kept as arrays
     out.print(
-        f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
+        f"{spec.name}: valid; {counted(spec.n_trials, 'trial')} over {', '.join(spec.family)} on "
         f"{'images' if images else spec.dataset.name}"
     )
     if arrays is None:
@@ -116,7 +119,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
     at_once = f"{workers} worker{'s' * (workers > 1)}" if workers else "workers as there is room"
     end = f"{';' if more else ','} {at_once}"
-    out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}{end}")
+    out.print(f"time: {time} on idle cores for {counted(spec.n_trials, 'trial')}{more}{end}")
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -8,7 +8,7 @@
 
 Vectors in memory are a table with the columns x0, x1, ... (see `preparation.py`): a missing number
 is NaN, and a constant column is left out. Vectors on disk stay there as they are, unless a number
-is missing. With four axes, the last holds the channels if its length is 1 or 3, otherwise the
+is missing. With four axes, `channels_last` says which holds the channels, the last or the
 second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. Files of images are
 read in `images.py`.
 """
@@ -28,7 +28,7 @@ import pandas as pd
 from nas_evidence.data.arrays import Inputs, slices, value_range
 from nas_evidence.data.assembly import RowsRead
 from nas_evidence.data.image_reading import ImageReading
-from nas_evidence.data.mapped import Array, MappedRows, arranged
+from nas_evidence.data.mapped import Array, MappedRows, arranged, channels_last
 from nas_evidence.data.said import Said
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
@@ -108,14 +108,9 @@ def _said_images(x: Array) -> tuple[Said, ...]:
     if x.ndim < 3:
         return ()
     channels, height, width = arranged(np.asarray(x[:1])).shape[1:]
-    axis = "the last axis" if x.ndim == 4 and x.shape[3] in (1, 3) else "the second axis"
+    axis = "the last axis" if channels_last(x) else "the second axis"
     of = f"{channels} channels, {axis}" if x.ndim == 4 else "1 channel"
     said = [f"images: {len(x)} of {height} x {width} values, {of}; give [n, C, H, W] to change"]
-    if x.ndim == 4 and x.shape[3] == 4 and x.shape[1] == x.shape[2] != 4:
-        said.append(
-            "the last axis of the images has a length of 4, as the channels of RGBA would: give "
-            "x[..., :3] to read these as RGB"
-        )
     if x.dtype.itemsize >= 4 and x.dtype != np.float32:
         low, high = value_range(x)
         step, std = np.spacing(np.float32(max(-low, high))), float(np.asarray(x).std())

@@ -16,7 +16,7 @@ from nas_evidence.data.exact_text import beyond_floats
 
 _INTEGERS = {"int64": pd.Int64Dtype(), "uint64": pd.UInt64Dtype()}
 #: Words of the errors about types of columns that pandas writes, but does not read.
-_UNREAD = ("not understood", "unhashable type")
+_UNREAD = ("not understood", "not recognized", "unhashable type")
 #: What pandas calls a level of the index without a name.
 _UNNAMED = re.compile(r"__index_level_\d+__")
 
@@ -72,7 +72,7 @@ def _as_noted(
     """
     try:
         frame = read()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         if not any(words in str(error) for words in _UNREAD):
             raise
         frame = _without_notes(table())

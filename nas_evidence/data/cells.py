@@ -16,7 +16,7 @@ hour, of the local time of the training rows' zone.
 import json
 import re
 from collections.abc import Container, Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,7 +25,12 @@ import pandas as pd
 from nas_evidence.data.exact_text import has_leading_zeros, merged_codes, to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said, said_of
-from nas_evidence.data.typed import is_typed, merged_objects, typed_column
+from nas_evidence.data.typed import (
+    is_typed,
+    merged_objects,
+    names_half_characters,
+    typed_column,
+)
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
 
@@ -113,6 +118,8 @@ def with_numbers_read(
                 sentences += _said_units(name, present) or _said_partly(name, present, number)
                 continue
             if (plain[number] == present[number]).all():  # as pandas reads them
+                if not frame[name].dropna().map(str.isascii).all():
+                    changed[name] = cells  # without blanks that pandas does not know
                 sentences += said_codes(name, present)
                 continue
             said_now = [*_said(name, present, plain), *_said_signs(name, present)]
@@ -328,7 +335,8 @@ def _bare(cell: str, unit: str = "") -> str:
 
 
 def _trimmed(values: pd.Series) -> pd.Series:
-    return values.astype("object").where(values.notna()).map(str.strip, na_action="ignore")
+    with names_half_characters(f"column {str(values.name)!r}", values):
+        return values.astype("object").where(values.notna()).map(str.strip, na_action="ignore")
 
 
 def _is_text(values: pd.Series) -> bool:
@@ -350,6 +358,8 @@ _HALF = re.compile(r"(.*[ T])(\d{1,2})(:[\d:.]+)\s*([AaPp])[Mm]")
 _ZONE = re.compile(r"\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 #: Two digits of a year up to this one are of this century.
 THIS_CENTURY = 68
+#: Whether dates that pandas reads are in nanoseconds, so end in the years 1677 and 2262.
+_NANOSECONDS = pd.__version__.startswith("2.")
 #: The zone of dates each of which is written with its own.
 EACH = "each its own"
 
@@ -400,11 +410,30 @@ def dates_of(values: pd.Series, order: Order, zone: str | None = None) -> pd.Ser
     if zone in ("", EACH) and (zoned := has_zone(text)).any():
         text = text.where(~zoned, text[zoned].map(lambda one: _ZONE.sub("", one)))
     text = text.map(_of_24_hours, na_action="ignore")
-    dates = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
+    dates = _in_utc(text)
     if zone in (None, "", EACH):
         return dates.dt.tz_localize(None)
     local = dates.dt.tz_convert(zone).dt.tz_localize(None)
     return local.where(has_zone(text), dates.dt.tz_localize(None))
+
+
+def _in_utc(text: pd.Series) -> pd.Series:
+    """Return ISO dates as such; pandas 2 knows no date that nanoseconds of 64 bits cannot hold."""
+    dates = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
+    if not _NANOSECONDS or not (lost := text.notna() & dates.isna()).any():
+        return dates
+    far = np.array([*map(_far_date, text[lost])], dtype="datetime64[us]")
+    dates = dates.astype("datetime64[us, UTC]")
+    return dates.mask(lost, pd.Series(far, text.index[lost]).dt.tz_localize("UTC"))
+
+
+def _far_date(text: str) -> datetime | None:
+    """Return what Python reads of an ISO date, in UTC and without a zone; None if it is none."""
+    try:
+        found = datetime.fromisoformat(text.strip()) if _ISO.fullmatch(text) else None
+        return found and (found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found)
+    except (ValueError, OverflowError):
+        return None
 
 
 def zone_of(present: pd.Series) -> str:

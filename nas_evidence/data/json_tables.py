@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.exact_text import beyond_floats
+from nas_evidence.data.typed import names_half_characters
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
@@ -33,7 +34,9 @@ def read_json(path: Path) -> pd.DataFrame:
     """
     text = _text(path)
     try:
-        value = parsed_json(text)
+        value = parsed_json(text, once=True)
+    except UserError:
+        raise
     except ValueError as error:
         if str(error).startswith("Extra data"):
             return _framed([*_of_lines(text)])
@@ -84,7 +87,8 @@ def table_of(value: Any) -> pd.DataFrame:
 
 def _framed(value: Any, **how: Any) -> pd.DataFrame:
     """Return `pd.DataFrame(value)`, in which integers beside gaps stay integers beyond 2^53."""
-    frame = pd.DataFrame(value, **how)
+    with names_half_characters("the table"):
+        frame = pd.DataFrame(value, **how)
     wide = [at for at in range(frame.shape[1]) if beyond_floats(frame.iloc[:, at])]
     if not wide:
         return frame
@@ -140,7 +144,9 @@ def _of_lines(text: str) -> Iterator[Mapping[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = parsed_json(line)
+            row = parsed_json(line, once=True)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}").with_code(error.code) from None
         except ValueError as error:
             at = f" at column {error.colno}" if _has_place(error) else ""
             raise UserError(

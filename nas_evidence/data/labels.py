@@ -6,12 +6,12 @@ A class weight says what an error on a row of the class costs. It decides which 
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.arrays import stratified_rows
-from nas_evidence.data.leaks import of_labels
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.targets import LISTED, ClassName, Targets, listed_weights, numbers_of
 from nas_evidence.maths.target_scale import TargetScale
@@ -19,7 +19,17 @@ from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import TargetScaleName
 
-rows_of, leak = stratified_rows, of_labels
+if TYPE_CHECKING:
+    import pandas as pd
+
+rows_of = stratified_rows
+
+
+def leak(values: "pd.Series", y: Array, rows: Array) -> str:
+    """Return how a feature gives labels away, in words."""
+    from nas_evidence.data.leaks import of_labels  # late: it imports pandas
+
+    return of_labels(values, y, rows)
 
 
 def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets:

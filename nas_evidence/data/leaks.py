@@ -122,7 +122,7 @@ def _rank_correlation(values: pd.Series, target: Array) -> float:
     if not pd.api.types.is_numeric_dtype(values):
         return 0.0
     filled = values.astype("float64").fillna(values.median())
-    if filled.nunique() < 2:
+    if filled.nunique() < 2 or len(np.unique(target)) < 2:
         return 0.0
     return abs(float(filled.rank().corr(pd.Series(target, index=filled.index).rank())))
 
@@ -130,7 +130,7 @@ def _rank_correlation(values: pd.Series, target: Array) -> float:
 def _is_line(values: pd.Series, target: Array) -> bool:
     if not pd.api.types.is_numeric_dtype(values):
         return False
-    x = np.asarray(values, dtype=np.float64)
+    x = values.to_numpy("float64", na_value=np.nan)
     if len(x) < 3 or not np.isfinite(x).all() or x.std() == 0 or target.std() == 0:
         return False
     x, target = (x - x.mean()) / x.std(), (target - target.mean()) / target.std()

@@ -17,16 +17,28 @@ _Rows = TypeVar("_Rows")
 def arranged(x: Array) -> Array:
     """Return inputs as [n, d] or [n, C, H, W], uint8 or float32; copied only if necessary.
 
-    With four axes, the last holds the channels if its length is 1 or 3, otherwise the second.
+    With four axes, the last or the second holds the channels, as `channels_last` says.
     """
     if x.dtype != np.uint8:
         with np.errstate(over="ignore"):  # becomes inf, which the reader reports
             x = x.astype(np.float32, copy=False)
     if x.ndim == 3:
         x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in (1, 3):
+    elif channels_last(x):
         x = x.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(x)
+
+
+def channels_last(x: Array) -> bool:
+    """Return whether the last of four axes holds the channels.
+
+    It does with a length of 1 or 3, and with the 4 of RGBA after two axes of another length that
+    both share: [n, 32, 32, 4] is a square image, not 32 channels of 32 x 4.
+    """
+    if x.ndim != 4:
+        return False
+    rgba = x.shape[3] == 4 and x.shape[1] == x.shape[2] != 4
+    return rgba or x.shape[3] in (1, 3)
 
 
 class MappedRows:

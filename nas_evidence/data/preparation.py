@@ -503,9 +503,12 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Sai
     if order != "year" and _has_short_years(values):
         how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
+    if len(undated := values[dates.isna()].dropna()):
+        at += f", and {_cells(len(undated))} without a date ({_first(undated)}) as missing"
     also = ", `categorical` to read categories" if order == "day" and _is_short(values) else ""
     words, remedy = f"is read as dates{how}{at}: {', '.join(varying)}", f"drop={option(name)}"
-    return columns, Said(words, name, "dates", f"{remedy} to leave it out{also}")
+    about = "" if len(undated) else "dates"  # such a sentence is shown among any number of others
+    return columns, Said(words, name, about, f"{remedy} to leave it out{also}")
 
 
 def _scale(present: Array) -> tuple[float, float]:

@@ -56,6 +56,7 @@ from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
 from nas_evidence.data.targets import inferred
+from nas_evidence.data.typed import names_half_characters
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.likelihoods import TARGET_KINDS
@@ -277,7 +278,9 @@ def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     Raises:
         ValueError: a name occurs twice.
     """
-    frame = frame.set_axis(pd.Index([str(name) for name in frame.columns]), axis=1)
+    names = [str(name) for name in frame.columns]
+    with names_half_characters(f"a column name of {where}", names):
+        frame = frame.set_axis(pd.Index(names), axis=1)
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(

@@ -1,10 +1,11 @@
 """Real targets: numbers [n, C], which networks see standardised on a scale."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.arrays import random_rows
-from nas_evidence.data.leaks import of_real_targets
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.targets import MOST_RANKS, Targets, numbers_of
 from nas_evidence.maths.target_scale import TargetScale
@@ -12,10 +13,18 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Least skewness of a target that is called skewed.
 SKEWED = 1.0
 
-leak = of_real_targets
+
+def leak(values: "pd.Series", y: Array, rows: Array) -> str:
+    """Return how a feature gives real targets away, in words."""
+    from nas_evidence.data.leaks import of_real_targets  # late: it imports pandas
+
+    return of_real_targets(values, y, rows)
 
 
 def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets:

@@ -8,20 +8,20 @@ labels. What was inferred is said in one sentence that names the option that cha
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.typed import merged_objects, typed_column
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import TargetScaleName, scale_of_others
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind, Task
+
+if TYPE_CHECKING:  # functions that read import it: a worker has its targets as numbers
+    import pandas as pd
 
 #: Maximum number of different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -86,7 +86,7 @@ class Reading(Protocol):
     def seen(self, y: Array, scale: TargetScale) -> Array:
         """Return targets as networks see them."""
 
-    def leak(self, values: pd.Series, y: Array, rows: Array) -> str:
+    def leak(self, values: "pd.Series", y: Array, rows: Array) -> str:
         """Return how a feature gives the target away, in words; empty if it does not.
 
         Args:
@@ -156,6 +156,8 @@ def check_unordered(values: object, task: Task | None, where: str) -> None:
         ValueError: for ordered categories, unless the task is given, and for labels such as 1
             and "1" that no table keeps apart; names the remedies.
     """
+    import pandas as pd
+
     if isinstance(values, pd.Series | np.ndarray) and values.dtype == object:
         check_of_one_type(np.asarray(values), where)
     kind = getattr(values, "dtype", None)
@@ -174,6 +176,10 @@ def check_of_one_type(y: Array, where: str) -> None:
     Raises:
         ValueError: if one does, such as 1 and "1"; names it.
     """
+    import pandas as pd
+
+    from nas_evidence.data.typed import merged_objects
+
     if (twice := merged_objects(y[~pd.isna(y)])) is not None:
         raise UserError(
             f"{where} holds {twice} as text and as another type, and labels of both could not be "
@@ -188,7 +194,12 @@ def typed_targets(values: ArrayLike, where: str) -> Array:
         return y
     if y.dtype == object:
         check_of_one_type(y, where)
-    found, _ = typed_column(pd.Series(y.ravel()))
+    import pandas as pd
+
+    from nas_evidence.data.typed import names_half_characters, typed_column
+
+    with names_half_characters(where, y.ravel()):
+        found, _ = typed_column(pd.Series(y.ravel()))
     return np.asarray(found.to_numpy()).reshape(y.shape)
 
 
@@ -214,6 +225,8 @@ def _flat(y: Array, where: str) -> tuple[Array, bool]:
 
 
 def _check_complete(y: Array, where: str) -> None:
+    import pandas as pd
+
     missing = np.atleast_2d(pd.isna(y).T).any(0)
     if missing.any():
         rows = np.flatnonzero(missing)
@@ -234,6 +247,10 @@ def numbers_of(y: Array) -> Array | None:
     """Return targets as float64, None if some are no numbers."""
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
+    import pandas as pd
+
+    from nas_evidence.data.exact_text import to_numeric
+
     try:
         return np.asarray(to_numeric(pd.Series(y.ravel()))).astype(np.float64).reshape(y.shape)
     except (TypeError, ValueError):

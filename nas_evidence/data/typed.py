@@ -14,19 +14,47 @@ import datetime
 import json
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
 #: What a source says of a column besides its type.
 Note = Literal["", "category", "duration"]
 #: Extension types of pandas that Parquet keeps as they are.
 _KEPT = (pd.BooleanDtype, pd.StringDtype, pd.DatetimeTZDtype)
+
+
+@contextmanager
+def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[None]:
+    r"""Name the text that no file can hold, because a character of it is half of a pair.
+
+    Python makes such text of bytes that are not UTF-8, or of "\\ud83d" in JSON.
+
+    Args:
+        where: the place of the text, for messages.
+        texts: to check first, as pandas 2 makes columns of any text; others are passed over.
+
+    Raises:
+        UserError: in place of what an encoder raises.
+    """
+    try:
+        for one in texts:
+            if isinstance(one, str) and not one.isascii():
+                one.encode()
+        yield
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where} has the text '{shortened(ascii(error.object)[1:-1])}', and "
+            f"{error.object[error.start]!a} is half of a character, which no file can hold; "
+            "read the text with its encoding, or take it out"
+        ).with_code("half-of-a-character") from None
 
 
 def is_typed(kind: Any) -> bool:

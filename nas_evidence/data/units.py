@@ -12,19 +12,19 @@ and a cut moves to the nearest place between two units.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
-from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.typed import typed_column
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.divisions import fewest_parts
 from nas_evidence.spec.study import StudySpec
+
+if TYPE_CHECKING:  # functions that read import it: a worker has its units as numbers
+    import pandas as pd
 
 #: Largest sum of weights.
 MOST_ROWS = 1_000_000
@@ -103,7 +103,7 @@ def check_units(spec: StudySpec, units: Units | None, n_data: int) -> None:
         raise too_few(units, needed)
 
 
-def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) -> Units | None:
+def units_of(spec: DatasetSpec, values: "pd.Series | Array | None", where: str) -> Units | None:
     """Return the units of all rows that came with the training table; None if none are asked for.
 
     Args:
@@ -116,7 +116,12 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
     """
     if values is None:
         return None
-    cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
+    import pandas as pd
+
+    from nas_evidence.data.typed import names_half_characters, typed_column
+
+    with names_half_characters(where, np.asarray(values)):
+        cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     in_time = spec.time_column is not None
     keys = pd.Series(_times(cells)) if in_time else cells
     if (bad := np.flatnonzero(keys.isna())).size:
@@ -133,8 +138,11 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
     return Units(np.asarray(pd.factorize(keys, sort=in_time)[0], np.int64), in_time)
 
 
-def _times(cells: pd.Series) -> Array:
+def _times(cells: "pd.Series") -> Array:
     """Return times as numbers [n], NaN for what is none."""
+    from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
+    from nas_evidence.data.exact_text import to_numeric
+
     if order := order_of(cells.dropna()):
         return parts_of(dates_of(cells, order))[PARTS[0]]
     numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
@@ -153,12 +161,17 @@ def said_units(spec: DatasetSpec, units: Units | None) -> list[str]:
     return [f"groups: {units.count} in column {spec.groups!r}, no feature; none is divided"]
 
 
-def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array:
+def weights_of(values: "pd.Series | Array", name: str | None, where: str) -> Array:
     """Return how often each row occurs, int64 [n].
 
     Raises:
         ValueError: unless all are whole numbers from 0 on that add up to 1 to `MOST_ROWS`.
     """
+    import pandas as pd
+
+    from nas_evidence.data.exact_text import to_numeric
+    from nas_evidence.data.typed import typed_column
+
     cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:

@@ -49,7 +49,13 @@ from nas_evidence.storage.events import (
     Stopped,
     Told,
 )
-from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_stop, is_disk_full
+from nas_evidence.storage.faults import (
+    StudyStoppedError,
+    crash_point,
+    disk_stop,
+    is_disk_full,
+    seconds_between_checkpoints,
+)
 from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import DoneTrials, adopt, find_done, set_aside_wrong
 from nas_evidence.storage.requests import Requests
@@ -115,9 +121,13 @@ class Driver:
             flops: of an architecture, before it is trained. Of trials known together those with
                 the most run first; if None, in order of number.
             proposer: makes what proposes architectures, from the study and its warm start.
+
+        Raises:
+            ValueError: if the environment has a wrong time between checkpoints.
         """
         self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
+        seconds_between_checkpoints()  # a wrong number would fail every trial
         folder.mkdir(parents=True, exist_ok=True)
         self._content_hash = content_hash or current_hash(folder, study)
         self.requests = Requests(folder)  # from other terminals

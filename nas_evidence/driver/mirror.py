@@ -47,9 +47,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from nas_evidence.plumbing.removal import forget_removals, is_below, noted_removals
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
-from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.checkpoint_losses import losses_so_far
 from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced

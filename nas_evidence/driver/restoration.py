@@ -20,12 +20,11 @@ from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_we
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.sums import NAME as SUMS
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import StudyError, UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
-    StudyError,
     differences,
     dump_study,
 )

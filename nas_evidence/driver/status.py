@@ -8,12 +8,13 @@ from pathlib import Path
 from nas_evidence.driver.race import is_finished
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.spec.record import n_searched
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standings
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import read_log
+from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
-from nas_evidence.storage.tables import per_datum_of
+from nas_evidence.storage.told_best import told_best
 from nas_evidence.storage.trial_row import TrialRow
 
 #: Units of an objective.
@@ -74,15 +75,7 @@ def study_status(folder: Path) -> StudyStatus:
     else:
         state = "budget spent" if known.spent.exceeds(study.budget) else "stopped"
 
-    standings = Standings(study, done.values())
-    first, best, value, unit = standings.best, None, math.nan, ""
-    if first is not None:
-        best, objective = done[first.trial_id], study.objective
-        value, unit = first.ranked, _PLAIN
-        per_datum = per_datum_of(folder, known, best, objective)
-        if per_datum is not None:  # of as many data in every trial
-            of_best = best.values[objective]
-            value, unit = value * per_datum / of_best if of_best else per_datum, _PER_DATUM
+    best, value, unit, ranks_by = _best(folder, study, known)
     return StudyStatus(
         name=study.name,
         state=state,
@@ -95,7 +88,26 @@ def study_status(folder: Path) -> StudyStatus:
         value=value,
         unit=unit,
         column=ESTIMATE if study.rank_by == ESTIMATE else study.objective,
-        ranks_by=standings.ranks_by,
+        ranks_by=ranks_by,
         n_raced=len(done) - n_searched(done),
         holder=holder_of(folder) if alive else None,
     )
+
+
+def _best(folder: Path, study: StudySpec, known: State) -> tuple[TrialRow | None, float, str, str]:
+    """Return the trial of the best architecture, its value, the unit, and what ranks."""
+    done = known.rows
+    if told := told_best(folder, study, done.values()):
+        return done[told.trial_id], told.estimate, _PER_DATUM, ESTIMATE
+    standings = Standings(study, done.values())
+    first, best, value, unit = standings.best, None, math.nan, ""
+    if first is not None:
+        from nas_evidence.storage.tables import per_datum_of  # late: it imports pyarrow
+
+        best, objective = done[first.trial_id], study.objective
+        value, unit = first.ranked, _PLAIN
+        per_datum = per_datum_of(folder, known, best, objective)
+        if per_datum is not None:  # of as many data in every trial
+            of_best = best.values[objective]
+            value, unit = value * per_datum / of_best if of_best else per_datum, _PER_DATUM
+    return best, value, unit, standings.ranks_by

@@ -18,10 +18,11 @@ from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.sums import wrong_sums
 from nas_evidence.plumbing.tensor_seals import read_tensors
+from nas_evidence.plumbing.user_error import StudyError
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import StudyError, load_study
+from nas_evidence.spec.toml import load_study
 from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import (

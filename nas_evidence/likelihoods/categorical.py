@@ -89,11 +89,10 @@ class Categorical(Likelihood):
 
         It takes fewer operators than `nll_and_slope`, and 1 − p_y by subtraction.
         """
-        logs, index = self._divided(outputs, scale).log_softmax(-1), targets[:, :, None]
-        nll = -(logs.gather(-1, index) * shares).sum((1, 2))
-        back = logs.exp_().scatter_add_(
-            -1, index, logs.new_full((1, 1, 1), -1).expand(index.shape)
-        )
+        logs, index = self._divided(outputs, scale).log_softmax(-1), targets.unsqueeze(-1)
+        at_label = logs.gather(-1, index).mul_(shares)
+        nll = at_label.sum((1, 2)).neg_()
+        back = logs.exp_().scatter_add_(-1, index, at_label.fill_(-1))
         back.mul_(shares)
         return nll, back if scale is None else back.mul_(scale[:, None])
 

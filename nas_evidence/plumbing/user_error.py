@@ -2,9 +2,9 @@
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
@@ -47,6 +47,31 @@ class UserError(ValueError):
         """Return the same error, with its code."""
         self.code = code
         return self
+
+
+class StudyError(UserError):
+    """A study file with mistakes; `messages` has one line each, `codes` the code of each."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(
+            Mistake(code, masked(" ".join(text.splitlines())))  # they quote the input
+            for code, text in mistakes
+        )
+        super().__init__("\n".join(self.messages))
+        self.code = mistakes[0].code
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Return one line for each mistake."""
+        return tuple(mistake.text for mistake in self.mistakes)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Return the code of each mistake."""
+        return tuple(mistake.code for mistake in self.mistakes)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process
+        return type(self), (self.mistakes,)
 
 
 def meant(given: object, known: Iterable[str]) -> str:

@@ -380,7 +380,7 @@ class Folds(Scorer):
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
     a group of its own where trials are compared after it, and each one is for a large network. A
-    fold leaves its group when it is predicted. A small network without convolutions trains beside
+    fold leaves its group when it is predicted. A small perceptron trains beside
     the last group.
 
     only      the fold to predict, by its place in order from 1; 0 for all
@@ -430,7 +430,7 @@ class Folds(Scorer):
     def beside(self) -> Sequence[Network]:
         """Return the trainings of the last group where that of the trial gains from them."""
         whole = self.context.training
-        if self.apart or not gains_alike(whole.model):
+        if self.apart or not gains_alike(whole.model, whole.plan):
             return ()
         self._begin_group()
         is_last = len(self.runs) == len(self._left()) < MOST_TOGETHER

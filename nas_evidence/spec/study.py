@@ -871,6 +871,5 @@ def derive_seed(*parts: int | str) -> int:
     >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1) != derive_seed(0, "order", 2)
     True
     """
-    text = json.dumps(parts, separators=(",", ":"))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_COMPACT.encode(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

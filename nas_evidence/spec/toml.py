@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.parsing import parsed_toml
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of
 from nas_evidence.spec.schedule import never_reached
@@ -75,6 +74,7 @@ _TYPES = {
 _BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
 #: Maximum number of characters of a wrong value that are shown.
 _SHOWN = 100
+_NOT_UTF8 = "a name of a file or column is not UTF-8, which a study file cannot hold; rename it"
 _TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 
 
@@ -127,31 +127,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     is_scalar = hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0  # of numpy or torch
     return value.item() if is_scalar else value
-
-
-class StudyError(UserError):
-    """A study file with mistakes; `messages` has one line each, `codes` the code of each."""
-
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(
-            Mistake(code, masked(" ".join(text.splitlines())))  # they quote the input
-            for code, text in mistakes
-        )
-        super().__init__("\n".join(self.messages))
-        self.code = mistakes[0].code
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        """Return one line for each mistake."""
-        return tuple(mistake.text for mistake in self.mistakes)
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """Return the code of each mistake."""
-        return tuple(mistake.code for mistake in self.mistakes)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # to another process
-        return type(self), (self.mistakes,)
 
 
 def find_study(name: str) -> Path:
@@ -406,6 +381,8 @@ def _mistake(error: ErrorDetails, places: _Places) -> Mistake:
     table, _, key = name.rpartition(".")
     where, place = f" in [{table}]" if table else "", places.of(name)
     if kind == "json_invalid":  # what a study file holds is handed over as JSON
+        if "surrogate" in str(error.get("ctx")):
+            return Mistake("text-not-utf8", f"{places.path}: {_NOT_UTF8}")
         return Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")
     if kind == "extra_forbidden":
         return _unknown(name, places)

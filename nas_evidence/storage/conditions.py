@@ -20,10 +20,9 @@ import tomli_w
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_toml, sealed_toml
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import StudyError, UserError
 from nas_evidence.spec.study import FREE_KEYS, StudySpec
 from nas_evidence.spec.toml import (
-    StudyError,
     changes_between_runs,
     differences,
     dump_study,

@@ -6,6 +6,7 @@ NAS_EVIDENCE_SAVE_EVERY=<seconds> a trial writes its checkpoints that often; 0 a
 """
 
 import errno
+import math
 import os
 import re
 import resource
@@ -13,6 +14,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
 #: The steps of a trial, in order, each named after what has just happened.
@@ -76,8 +78,22 @@ def crash_point(name: str) -> None:
 
 
 def seconds_between_checkpoints() -> float:
-    """Return after how much work a trial writes a checkpoint; see `NAS_EVIDENCE_SAVE_EVERY`."""
-    return float(os.environ.get("NAS_EVIDENCE_SAVE_EVERY", _SAVE_EVERY))
+    """Return after how much work a trial writes a checkpoint; see `NAS_EVIDENCE_SAVE_EVERY`.
+
+    Raises:
+        ValueError: if it is no number of seconds from 0 on.
+    """
+    given = os.environ.get("NAS_EVIDENCE_SAVE_EVERY", "")
+    try:
+        seconds = float(given) if given.strip() else _SAVE_EVERY
+    except ValueError:
+        seconds = math.nan
+    if seconds >= 0:
+        return seconds
+    raise UserError(
+        "NAS_EVIDENCE_SAVE_EVERY in the environment must be a number of seconds from 0 on, but is "
+        f"{shortened(given)!r}; correct it, or unset it for {_SAVE_EVERY:g}"
+    ).with_code("save-every")
 
 
 def is_disk_full(error: BaseException) -> bool:

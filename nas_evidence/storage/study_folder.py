@@ -14,9 +14,9 @@ from pathlib import Path
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.mounts import is_shared
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import Override, StudyError, differences, dump_study, load_study
+from nas_evidence.spec.toml import Override, differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
 from nas_evidence.storage.kept_submission import read_submission

@@ -23,16 +23,16 @@ it. It is 0.7 to 1.4 times the measured peak of allocations, for mlp, cnn and re
 """
 
 import math
+import re
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
@@ -228,7 +228,7 @@ def forward_pass(model: nn.Module, input_shape: tuple[int, ...]) -> Pass:
 
 
 class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the flops of the operations below it, by torch's own formulas.
+    """Adds up the flops of the operations below it, by the formulas of torch.
 
     `FlopCounterMode` does, too, but imports torch's compiler: 1.4 s of CPU time in each process.
     """
@@ -243,9 +243,29 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        if formula := flop_registry.get(func._overloadpacket):
-            self.total += formula(*args, **(kwargs or {}), out_val=found)
+        operation = func._overloadpacket
+        length_of = _LENGTHS.get(operation)
+        if length := length_of(*args) if length_of else 0:
+            self.total += 2 * found.numel() * length
+        elif func.namespace != "aten" or _PRODUCTS.search(operation.__name__):
+            from torch.utils.flop_counter import flop_registry  # it imports Triton: 0.1 s
+
+            if formula := flop_registry.get(operation):
+                self.total += formula(*args, **(kwargs or {}), out_val=found)
         return found
+
+
+#: Terms of each sum in the products of most networks, by their arguments: half the flops of a
+#: number of the result. 0 of a transposed convolution.
+_LENGTHS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mm: lambda a, b, *_: a.shape[-1],
+    torch.ops.aten.addmm: lambda c, a, b, *_: a.shape[-1],
+    torch.ops.aten.bmm: lambda a, b, *_: a.shape[-1],
+    torch.ops.aten.baddbmm: lambda c, a, b, *_: a.shape[-1],
+    torch.ops.aten.convolution: lambda x, weight, *how: 0 if how[4] else weight[0].numel(),
+}
+#: Names of all operations for which torch has a formula.
+_PRODUCTS = re.compile("mm|conv|attention")
 
 
 def too_costly(

@@ -45,44 +45,44 @@ def advance(
     """
     parts = [(networks, stop), (beside, replace(stop, evaluate=False))]
     training = [one for some, _ in parts for one in some if one.settling is None]
-    errors = dict[int, DivergedError | None]()
+    ends = dict[int, Passes | DivergedError | None]()
     if training:
         n_epochs = stop.epoch - training[0].epoch
         n_apart = sum(one.settling is None for one in networks)
         ended = train_epochs(training, n_epochs=n_epochs, n_apart=n_apart if beside else 0)
-        errors = {id(one): error for one, error in zip(training, ended, strict=True)}
-    return [end for some, its in parts for end in _ended(some, its, errors, follow=follow)]
+        ends = {id(one): error for one, error in zip(training, ended, strict=True)}
+    if stop.update:
+        fine = [one for one in training if ends[id(one)] is None]
+        n_first = sum(any(one is other for other in networks) for one in fine)
+        ends |= {id(one): end for one, end in zip(fine, updated(fine, n_first), strict=True)}
+    return [end for some, its in parts for end in _ended(some, its, ends, follow=follow)]
 
 
 def _ended(
     networks: Sequence[Network],
     stop: Stop,
-    errors: Mapping[int, DivergedError | None],
+    updates: Mapping[int, Passes | DivergedError | None],
     *,
     follow: bool,
 ) -> list[Passes | DivergedError | None]:
-    """Update and evaluate networks after epochs; let the others settle for a round.
+    """Evaluate networks after epochs; let the others settle for a round.
 
     Args:
         networks: as `advance` has them.
         stop: what is due.
-        errors: of each network that has trained, by its identity.
+        updates: of each network that has trained, by its identity: the passes of its update if
+            one was due, or why it diverged.
         follow: as `advance` has it.
     """
-    settling = [one for one in networks if id(one) not in errors]
+    settling = [one for one in networks if id(one) not in updates]
     settle_slices(settling)
     for one in settling:
         if stop.evaluate:
             _note_settled(one)
-    fine = [one for one in networks if id(one) in errors and errors[id(one)] is None]
-    updates: list[Passes | DivergedError | None] = [None] * len(fine)
-    if stop.update:
-        updates = [*updated(fine)]
-    ends = {
-        id(one): _stopped(one, stop, passes, follow=follow)
-        for one, passes in zip(fine, updates, strict=True)
-    }
-    return [ends.get(id(one), errors.get(id(one))) for one in networks]
+    return [
+        _stopped(one, stop, updates[id(one)], follow=follow) if id(one) in updates else None
+        for one in networks
+    ]
 
 
 def _stopped(

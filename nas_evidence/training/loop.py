@@ -33,7 +33,14 @@ from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.network import Network
-from nas_evidence.training.together import Batch, Program, minibatches, n_together
+from nas_evidence.training.together import (
+    Batch,
+    LossSums,
+    Program,
+    minibatches,
+    n_together,
+    totals_of,
+)
 
 #: Factor on the learning rate at each milestone.
 DECAY = 0.1
@@ -128,16 +135,16 @@ def _train_group(
     with program:
         constant = _Constant.of(chosen, program.theta)
         for batches in _epochs_of(chosen, n_epochs, program.encoding, n_apart):
-            _begin_epoch(chosen, program, constant)
-            sums = torch.zeros(len(chosen), dtype=torch.float64, device=program.theta.device)
-            scale = constant.scale
+            rates = _begin_epoch(chosen, program, constant)
+            sums: list[LossSums] = []
             for batch in batches:
-                nll = program.step(batch, None if scale is None else scale[batch.rows])
-                batch.add_sums(sums[batch.rows], nll)
+                nll = program.step(batch, constant.scale_of(batch))
+                sums.append(batch.sums_of(nll))
+            totals = totals_of(sums, len(chosen))
             seconds, started = time.perf_counter() - started, time.perf_counter()
-            for k, nll_sum, found in zip(places, sums.tolist(), constant.likelihoods, strict=True):
-                share = seconds * counts[k] / sum(counts)
-                errors[k] = _end_epoch(networks[k], found, nll_sum / counts[k], share)
+            for at, (k, rate) in enumerate(zip(places, rates, strict=True)):
+                share, mean = seconds * counts[k] / sum(counts), totals[at] / counts[k]
+                errors[k] = _end_epoch(networks[k], constant.likelihoods[at], mean, rate, share)
             if any(errors.values()):
                 break
     return [errors[k] for k in range(len(networks))]
@@ -150,11 +157,13 @@ class _Constant:
     likelihoods  of each
     scale        of each [K, 1] or [K, C]; None if all are 1
     decay        weight decay before its limit [K, G], float64, on the CPU
+    largest      of each network
     """
 
     likelihoods: list[Likelihood]
     scale: Tensor | None
     decay: Tensor
+    largest: list[float]
 
     @classmethod
     def of(cls, networks: Sequence[Network], like: Tensor) -> "_Constant":
@@ -166,7 +175,14 @@ class _Constant:
             * (network.hyper.scale**2 / (plan.likelihood_power * len(network.data.x_train)))
             for network in networks
         ]
-        return cls(found, None if one else scales_of(found, like), torch.stack(decay))
+        scale, decays = None if one else scales_of(found, like), torch.stack(decay)
+        return cls(found, scale, decays, decays.amax(1).tolist())
+
+    def scale_of(self, batch: Batch) -> Tensor | None:
+        """Return the scale of the networks of a minibatch."""
+        if self.scale is None or len(batch.sizes) == len(self.scale):
+            return self.scale
+        return self.scale[batch.rows]
 
 
 def _epochs_of(
@@ -183,15 +199,23 @@ def _epochs_of(
     return minibatches(data, orders, networks[0].plan.batch_size, moves, encoding, n_apart)
 
 
-def _begin_epoch(networks: Sequence[Network], program: Program, constant: _Constant) -> None:
-    """Prepare the steps of an epoch; scalars are copied to the device here, once per epoch."""
-    plan = program.plan
+def _begin_epoch(
+    networks: Sequence[Network], program: Program, constant: _Constant
+) -> list[float]:
+    """Prepare the steps of an epoch, and return the learning rates.
+
+    Scalars are copied to the device here, once per epoch.
+    """
+    plan, decay = program.plan, constant.decay
     rates = [learning_rate(plan, network.epoch + 1) for network in networks]
     # At most half the inverse learning rate: beyond it a step overshoots zero.
-    limits = torch.tensor([[0.5 / rate] for rate in rates], dtype=torch.float64)
-    program.set_decay(torch.minimum(constant.decay, limits))
+    limits = [0.5 / rate for rate in rates]
+    if not all(most <= limit for most, limit in zip(constant.largest, limits, strict=True)):
+        decay = torch.minimum(decay, torch.tensor(limits, dtype=torch.float64)[:, None])
+    program.set_decay(decay)
     n_steps = [-(-len(network.data.x_train) // plan.batch_size) for network in networks]
     program.begin_epoch(rates, n_steps)
+    return rates
 
 
 def _order(network: Network, epoch: int) -> Tensor:
@@ -202,7 +226,7 @@ def _order(network: Network, epoch: int) -> Tensor:
 
 
 def _end_epoch(
-    network: Network, found: Likelihood, mean: float, seconds: float
+    network: Network, found: Likelihood, mean: float, rate: float, seconds: float
 ) -> DivergedError | None:
     epoch = network.epoch + 1
     limit = found.loss_limit(network.data.n_outputs)
@@ -217,7 +241,7 @@ def _end_epoch(
         CurvePoint(
             epoch=epoch,
             train_nll_per_datum=mean - network.data.log_jacobian / len(network.data.x_train),
-            learning_rate=learning_rate(network.plan, epoch),
+            learning_rate=rate,
             seconds=seconds,
             **{} if (key := declared(found.name).scale) is None else {key: found.scale},
         )

@@ -13,6 +13,7 @@ takes longer than the operator itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,15 +50,16 @@ class Perceptrons:
         self, theta: Tensor, shapes: Sequence[torch.Size], likelihood: Likelihood
     ) -> None:
         self._likelihood = likelihood
+        self._of_rows: dict[tuple[int, int], tuple[list[_Layer], Tensor]] = {}
+        self._share: dict[int, Tensor] = {}
         self._gradient = aligned([*torch.zeros_like(theta)])
         self._layers = [
-            _Layer(weight, bias[:, None], into, bias_into)
+            _Layer(weight, weight.mT, bias[:, None], into, bias_into)
             for (weight, bias), (into, bias_into) in zip(
                 _by_layer(theta, shapes), _by_layer(self._gradient, shapes), strict=True
             )
         ]
 
-    @torch.no_grad()
     def descent(
         self,
         x: Tensor,
@@ -78,44 +80,74 @@ class Perceptrons:
             scale: noise standard deviations or softmax temperatures [n, 1]; None if all are 1.
             first: of these networks.
         """
-        rows, last = slice(first, first + len(x)), len(self._layers) - 1
-        layers = [layer.of(rows) for layer in self._layers]
-        hidden = [x.flatten(2)]
+        layers, gradient = self._of(first, first + x.shape[0])
+        last, hidden = len(layers) - 1, [x.flatten(2)]
         for at, layer in enumerate(layers):
             sums = layer.sums(hidden[-1])
             hidden.append(sums.relu_() if at < last else sums)
-        shares = _shares(hidden[-1], is_real)
+        shares = self._shares(x.shape[1], is_real)
         nll, back = self._likelihood.descent(hidden.pop(), y, shares, scale)
+        if (room := _room(back, back.shape[2])) is not None:
+            back = room.copy_(back)
         for at in range(last, -1, -1):
             torch.bmm(back.mT, hidden[at], out=layers[at].into)
             torch.sum(back, 1, out=layers[at].bias_into)
             if at:
-                below = torch.bmm(back, layers[at].weight)
+                room = _room(back, hidden[at].shape[2])
+                below = torch.bmm(back, layers[at].weight, out=room)
                 back = torch.ops.aten.threshold_backward(below, hidden[at], 0)
-        return nll, self._gradient[rows]
+                back = back if room is None else room.copy_(back)
+        return nll, gradient
+
+    def _shares(self, size: int, is_real: Tensor | None) -> Tensor:
+        """Return the share of each datum in the mean of its network: [], or [n, B, 1]."""
+        dtype = self._gradient.dtype
+        if is_real is None:
+            if size not in self._share:
+                self._share[size] = torch.tensor(1 / size, dtype=dtype)
+            return self._share[size]
+        weights = is_real.to(dtype)
+        return (weights / weights.sum(1, keepdim=True))[:, :, None]
+
+    def _of(self, first: int, end: int) -> "tuple[list[_Layer], Tensor]":
+        """Return layers and gradients of some networks, made once: views cost as operators do."""
+        if (found := self._of_rows.get((first, end))) is None:
+            rows = slice(first, end)
+            layers = [layer.of(rows) for layer in self._layers]
+            found = self._of_rows[first, end] = layers, self._gradient[rows]
+        return found
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights [K, O, I] and biases [K, 1, O], and where their gradients go ([K, O] for biases)."""
+    """Weights [K, O, I] and biases [K, 1, O], and where their gradients go ([K, O] for biases).
+
+    turned  the weights [K, I, O]
+    """
 
     weight: Tensor
+    turned: Tensor
     bias: Tensor
     into: Tensor
     bias_into: Tensor
 
     def sums(self, inputs: Tensor) -> Tensor:
         """Return the sums of the layer [K, B, O] on inputs [K, B, I]."""
-        terms = self.bias, inputs, self.weight.mT
-        if self.weight.shape[:2] == (1, 1) and inputs.device.type == "cpu":
+        if self.is_vector and inputs.device.type == "cpu":
             # One product with a vector is rounded in another way than several.
+            terms = self.bias, inputs, self.turned
             return torch.baddbmm(*(term.expand(2, -1, -1) for term in terms))[:1]
-        return torch.baddbmm(*terms)
+        room = _room(inputs, self.weight.shape[1])
+        return torch.baddbmm(self.bias, inputs, self.turned, out=room)
+
+    @cached_property
+    def is_vector(self) -> bool:
+        """Whether the layer is one of one network with one output."""
+        return self.weight.shape[:2] == (1, 1)
 
     def of(self, rows: slice) -> "_Layer":
-        if rows == slice(0, len(self.weight)):
-            return self
-        return _Layer(self.weight[rows], self.bias[rows], self.into[rows], self.bias_into[rows])
+        each = self.weight, self.turned, self.bias, self.into, self.bias_into
+        return _Layer(*(one[rows] for one in each))
 
 
 def _by_layer(theta: Tensor, shapes: Sequence[torch.Size]) -> list[tuple[Tensor, Tensor]]:
@@ -125,9 +157,13 @@ def _by_layer(theta: Tensor, shapes: Sequence[torch.Size]) -> list[tuple[Tensor,
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
-def _shares(outputs: Tensor, is_real: Tensor | None) -> Tensor | float:
-    """Return the share of each datum in the mean of its network: one number, or [n, B, 1]."""
-    if is_real is None:
-        return 1 / outputs.shape[1]
-    weights = is_real.to(outputs.dtype)
-    return (weights / weights.sum(1, keepdim=True))[:, :, None]
+def _room(like: Tensor, width: int) -> Tensor | None:
+    """Return room [K, B, width] for a tensor [K, B, ...], the rows of each network at a line.
+
+    See `aligned`. None where a new tensor has them so by itself.
+    """
+    n, size = len(like), like.shape[1] * width
+    if n == 1 or size % LINE == 0:
+        return None
+    room = like.new_empty(n, -(-size // LINE) * LINE)
+    return room[:, :size].view(n, -1, width)

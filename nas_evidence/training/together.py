@@ -16,11 +16,13 @@ others go on. With one network the same program is the plain training.
 A step reads no number from the device and copies nothing to or from it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,17 +81,19 @@ def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> in
     return -(-n // -(-n // most))  # groups of equal size
 
 
-def gains_alike(model: nn.Module) -> bool:
+def gains_alike(model: nn.Module, plan: TrainingPlan) -> bool:
     """Tell whether a network gains from any others beside it, and has the same bits as alone.
 
-    On a CPU, of small networks without convolutions: a batched product is one of each network.
-    A product with a single column is not: alone it is one with a vector, whose sums have another
-    order. So networks with one output stay alone.
+    On a CPU, of small perceptrons whose gradient is written out: a batched product is one of each
+    network. Others have other operators alone. A product with a single column is another one, too:
+    alone it is one with a vector, whose sums have another order. So networks with one output stay
+    alone.
     """
     parameters = [*model.parameters()]
     small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
-    wide = all(parameter.ndim == 0 or len(parameter) > 1 for parameter in parameters)
-    return small and wide and can_stack(model) and not has_convolutions(model)
+    wide = all(len(parameter) > 1 for parameter in parameters)
+    written_out = is_perceptron(behind_encoding(model)) and plan.precision == "float32"
+    return small and wide and written_out
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -114,8 +118,7 @@ def _largest_layer(model: nn.Module, example: Tensor) -> int:
     return max(sizes)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """A minibatch for each of K networks.
 
     step     of the epoch, from 0
@@ -143,12 +146,32 @@ class Batch:
             return each.mean(1)
         return (each * self.is_real).sum(1) / self.is_real.sum(1)
 
-    def add_sums(self, totals: Tensor, means: Tensor) -> None:
-        """Add the sums over data that belong to some means [K] to totals [K]."""
+    def sums_of(self, means: Tensor) -> "LossSums":
+        """Return the sums over data that belong to some means [K]."""
         if self.is_real is None:
-            totals.add_(means, alpha=self.x.shape[1])
-        else:
-            totals.add_(means * self.is_real.sum(1))
+            return LossSums(self.first, means, self.x.shape[1])
+        return LossSums(self.first, means * self.is_real.sum(1), 1)
+
+
+class LossSums(NamedTuple):
+    """The sums over data of the losses of some networks, a first one and those after it.
+
+    values  [n], to be multiplied by `factor`
+    """
+
+    first: int
+    values: Tensor
+    factor: int
+
+
+def totals_of(each: Sequence[LossSums], n: int) -> list[float]:
+    """Return the totals of `n` networks; the values are read from the device at once."""
+    totals = [0.0] * n
+    values = iter(torch.cat([one.values for one in each]).tolist())
+    for one in each:
+        for k in range(one.first, one.first + len(one.values)):
+            totals[k] += one.factor * next(values)
+    return totals
 
 
 def minibatches(
@@ -175,8 +198,10 @@ def minibatches(
     steps = _steps(counts, batch_size, data[0].y_train.device, n_apart)
     n_inputs = data[0].x_train.shape[1:].numel()
     n_inputs += 0 if encoding is None else len(encoding.column)
-    per_step = batch_size * max(1, n_inputs) * len(data)
-    n_steps = max(1, _GATHERED // per_step)
+    per_step = batch_size * max(1, n_inputs)
+    n_steps = max(1, _GATHERED // (per_step * len(data)))
+    at_line = LINE // math.gcd(LINE, per_step)  # after so many steps a minibatch begins at a line
+    n_steps = -(-n_steps // at_line) * at_line
     moves_images = any(each is not None for one in moves for each in one)
     n_epochs = 1 if moves_images else max(1, n_steps // (steps[-1].at + 1))
     for first in range(0, len(orders), n_epochs):
@@ -260,29 +285,33 @@ class _Rows:
             moves = moves.to(data.y_train.device)
         return cls(data, order_x, on_device, moves)
 
-    def part(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the data at some places in the order of each epoch [epochs * n, ...]."""
+    def part(self, start: int, stop: int, n: int) -> tuple[Tensor, Tensor]:
+        """Return `n` data at some places in the order of each epoch [epochs * n, ...].
+
+        Those at the end of an epoch repeat its first.
+        """
         x, y = self.data.x_train, self.data.y_train
-        some = self.order_x[:, start:stop].flatten()
+        some = _padded(self.order_x[:, start:stop], n).flatten()
         picked = x.index_select(0, some) if isinstance(x, Tensor) else x[some]
         if self.moves is not None:
-            picked = moved(picked, self.moves[start:stop])
-        return picked, y.index_select(0, self.order_y[:, start:stop].flatten())
+            places = torch.arange(start, start + n, device=self.order_y.device)
+            last = self.order_y.shape[1]
+            picked = moved(picked, self.moves[torch.where(places < last, places, start)])
+        return picked, y.index_select(0, _padded(self.order_y[:, start:stop], n).flatten())
 
 
 def _gathered(
     rows: Sequence[_Rows], n_epochs: int, start: int, stop: int, encoding: Piecewise | None
 ) -> tuple[Tensor, Tensor]:
     """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
-    parts = [row.part(start, stop) for row in rows]
-    most = max(len(y) for _, y in parts) // n_epochs
+    most = max(row.order_y[:, start:stop].shape[1] for row in rows)
     most = -(-most // LINE) * LINE  # each network's begin at a line of memory
-
-    def stacked(each: Sequence[Tensor]) -> Tensor:
-        return torch.stack([_padded(one.view(n_epochs, -1, *one.shape[1:]), most) for one in each])
-
-    x = stacked([x for x, _ in parts])
-    return x if encoding is None else encoding(x), stacked([y for _, y in parts])
+    parts = [row.part(start, stop, most) for row in rows]
+    x, y = (
+        torch.stack(each).view(len(rows), n_epochs, most, *each[0].shape[1:])
+        for each in zip(*parts, strict=True)
+    )
+    return x if encoding is None else encoding(x), y
 
 
 def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
@@ -293,10 +322,10 @@ def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _padded(x: Tensor, n: int) -> Tensor:
-    """Return `n` rows of each epoch [epochs, n, ...]; those at the end repeat the first."""
+    """Return `n` places of each epoch [epochs, n]; those at the end repeat the first."""
     if x.shape[1] == n:
         return x
-    return torch.cat([x, x[:, :1].expand(-1, n - x.shape[1], *x.shape[2:])], 1)
+    return torch.cat([x, x[:, :1].expand(-1, n - x.shape[1])], 1)
 
 
 class Program(AbstractContextManager["Program"]):
@@ -325,7 +354,13 @@ class Program(AbstractContextManager["Program"]):
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
         self._leaves: dict[tuple[int, int], list[Tensor]] = {}
-        self._set: Tensor | None = None  # the decay as set last
+        self._views: dict[tuple[int, int], _Views] = {}
+        relative = [list(optimiser.relative) for optimiser in optimisers]
+        self._relative = relative if any(one != 1 for row in relative for one in row) else None
+        self._decay: Tensor | None = None  # [K, P], of the decay as set last
+        self._set: Tensor | None = None
+        self._rates: Tensor | None = None  # [K, 1] or [K, P]
+        self._corrections: dict[tuple[tuple[int, ...], ...], _Corrections] = {}
         self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
@@ -339,6 +374,10 @@ class Program(AbstractContextManager["Program"]):
         if is_perceptron(self._network) and self.plan.precision == "float32" and not compiled:
             shapes = [parameter.shape for parameter in self.parameters[0]]
             self._perceptrons = Perceptrons(self.theta, shapes, self._likelihood)
+        self._decays, self._tiny, self._epsilon, self._clip = (
+            torch.tensor(one, dtype=self.theta.dtype)
+            for one in (_BETAS[1], _TINY, _EPSILON, GRADIENT_CLIP)
+        )
         return self
 
     def __exit__(
@@ -354,17 +393,17 @@ class Program(AbstractContextManager["Program"]):
             for row, values in zip(self._moment(name), moments, strict=True):
                 for home, value in zip(row, torch.split(values, self.sizes), strict=True):
                     home.copy_(value.view_as(home))
-        self._leaves, self._perceptrons = {}, None
+        self._leaves, self._views, self._perceptrons = {}, {}, None
 
     def _moment(self, name: str) -> list[list[Tensor]]:
         return [optimiser.moment(name) for optimiser in self.optimisers]
 
     def set_decay(self, decay: Tensor) -> None:
         """Set the weight decay of each network, one factor per parameter tensor [K, G]."""
-        if self._set is not None and torch.equal(decay, self._set):
+        if decay is self._set or (self._set is not None and torch.equal(decay, self._set)):
             return
         self._set, sizes = decay, torch.tensor(self.sizes)
-        self._decay = decay.repeat_interleave(sizes, 1).to(self.theta)
+        self._decay = _into(self._decay, decay.repeat_interleave(sizes, 1).to(self.theta))
 
     def begin_epoch(self, rates: Sequence[float], n_steps: Sequence[int]) -> None:
         """Set what is constant in an epoch.
@@ -373,24 +412,24 @@ class Program(AbstractContextManager["Program"]):
             rates: the learning rate of each network.
             n_steps: of each network.
         """
-        relative = [optimiser.relative for optimiser in self.optimisers]
-        self._rates = self.theta.new_tensor(list(rates))[:, None]
-        if any(factor != 1 for row in relative for factor in row):
-            each = self._rates * self.theta.new_tensor([list(row) for row in relative])
+        found = self.theta.new_tensor(list(rates))[:, None]
+        if self._relative is not None:
+            each = found * self.theta.new_tensor(self._relative)
             sizes = torch.tensor(self.sizes, device=self.theta.device)
-            self._rates = each.repeat_interleave(sizes, 1, output_size=sum(self.sizes))
+            found = each.repeat_interleave(sizes, 1, output_size=sum(self.sizes))
+        self._rates = _into(self._rates, found)
         if self.plan.optimiser == "adam":
             self._correct(n_steps)
 
     def _correct(self, n_steps: Sequence[int]) -> None:
-        """Prepare Adam's corrections [steps, K, 1], and count its steps."""
-        done = [optimiser.steps for optimiser in self.optimisers]
-        for optimiser, n in zip(self.optimisers, n_steps, strict=True):
+        """Take Adam's corrections of each step of an epoch, and count its steps."""
+        done, n_each = tuple(one.steps for one in self.optimisers), tuple(n_steps)
+        for optimiser, n in zip(self.optimisers, n_each, strict=True):
             optimiser.steps += n
-        steps = torch.arange(1, max(n_steps) + 1, dtype=torch.float64)
-        t = torch.tensor(done, dtype=torch.float64)[None] + steps[:, None]
-        self._first = (1 / (1 - _BETAS[0] ** t)).to(self.theta)[:, :, None]
-        self._second = (1 - _BETAS[1] ** t).sqrt().to(self.theta)[:, :, None]
+        if (done, n_each) not in self._corrections:
+            self._corrections = _corrections(done, n_each, self.theta)
+        of_epoch = self._corrections[done, n_each]
+        self._first, self._second = of_epoch.first.unbind(), of_epoch.second.unbind()
 
     def outputs(self, x: Tensor, first: int = 0) -> Tensor:
         """Return the outputs [K, B, C] of K networks from a first one, on inputs [K, B, ...]."""
@@ -434,48 +473,120 @@ class Program(AbstractContextManager["Program"]):
             scale: noise standard deviations or softmax temperatures [K, 1], or noises of
                 each output [K, C]; None if all are 1.
         """
-        rows = batch.rows
         if self._perceptrons is not None:
             x, y, first = batch.x, batch.y, batch.first
-            nll, gradient = self._perceptrons.descent(x, y, batch.is_real, scale, first=first)
-        else:
-            outputs = self.outputs(batch.x, batch.first)
-            means = self._likelihood.nll(outputs, batch.y, scale, batch.mean)
-            loss = means if scale is None else self._likelihood.common(scale).square() * means
-            parts = torch.autograd.grad(loss.sum(), self.leaves(rows), materialize_grads=True)
-            nll = means.detach()
-            gradient = torch.cat([part.reshape(len(means), -1) for part in parts], 1)
-        self._descend(gradient, rows, batch.step)
-        return nll
+            with torch.no_grad():
+                nll, gradient = self._perceptrons.descent(x, y, batch.is_real, scale, first=first)
+                self._descend(gradient, batch)
+            return nll
+        outputs = self.outputs(batch.x, batch.first)
+        means = self._likelihood.nll(outputs, batch.y, scale, batch.mean)
+        loss = means if scale is None else self._likelihood.common(scale).square() * means
+        parts = torch.autograd.grad(loss.sum(), self.leaves(batch.rows), materialize_grads=True)
+        gradient = torch.cat([part.reshape(len(means), -1) for part in parts], 1)
+        with torch.no_grad():
+            self._descend(gradient, batch)
+        return means.detach()
 
-    @torch.no_grad()
-    def _descend(self, gradient: Tensor, rows: slice, step: int) -> None:
-        """Take a step along the gradients [K, P] of the losses, which is overwritten."""
-        theta, rates = self.theta[rows], self._rates[rows]
-        gradient.addcmul_(theta, self._decay[rows])
-        if clip := GRADIENT_CLIP:
+    def _descend(self, gradient: Tensor, batch: Batch) -> None:
+        """Take a step along the gradients [K, P] of the losses, which is overwritten.
+
+        Factors are tensors: a number that becomes one at each call costs as much as the product.
+        """
+        views = self._views_of(batch.first, batch.first + len(batch.sizes))
+        gradient.addcmul_(views.theta, views.decay)
+        if GRADIENT_CLIP:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-            gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
-        moments = [moment[rows] for moment in self.moments]
+            gradient.mul_(torch.div(self._clip, norm.add_(self._tiny)).clamp_(max=1.0))
         if self.plan.optimiser == "adam":
-            update = self._adam(gradient, moments, rows, step)
-        elif moments:
-            update = moments[0].mul_(self.plan.momentum).add_(gradient)
+            update = self._adam(gradient, views, batch.step)
+        elif views.moments:
+            update = views.moments[0].mul_(self.plan.momentum).add_(gradient)
         else:
             update = gradient
-        theta.addcmul_(update, rates, value=-1)
+        views.theta.addcmul_(update, views.rates, value=-1)
 
-    def _adam(self, gradient: Tensor, moments: list[Tensor], rows: slice, step: int) -> Tensor:
+    def _adam(self, gradient: Tensor, views: "_Views", step: int) -> Tensor:
         """Return the direction of Adam (Kingma & Ba 2015), with the defaults of torch."""
-        mean, square = moments
+        mean, square = views.moments
+        first, second = self._first[step], self._second[step]
+        if views.rows is not None:
+            first, second = first[views.rows], second[views.rows]
         mean.lerp_(gradient, 1 - _BETAS[0])
-        square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        below = (square.sqrt() / self._second[step, rows]).add_(_EPSILON)
-        return (mean * self._first[step, rows]).div_(below)
+        square.mul_(self._decays).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        below = square.sqrt().div_(second).add_(self._epsilon)
+        return (mean * first).div_(below)
+
+    def _views_of(self, first: int, end: int) -> "_Views":
+        """Return the views of some networks, made once: a slice costs half an operator."""
+        if (found := self._views.get((first, end))) is None:
+            assert self._decay is not None
+            assert self._rates is not None
+            rows = slice(first, end)
+            found = self._views[first, end] = _Views(
+                None if end - first == len(self.theta) else rows,
+                self.theta[rows],
+                self._decay[rows],
+                self._rates[rows],
+                [moment[rows] for moment in self.moments],
+            )
+        return found
 
 
+@dataclass(frozen=True)
+class _Views:
+    """What a step of some networks changes and uses: views of the tensors of a `Program`.
+
+    rows     the networks; None for all
+    theta    [n, P]
+    decay    [n, P]
+    rates    [n, 1] or [n, P]
+    moments  each [n, P]
+    """
+
+    rows: slice | None
+    theta: Tensor
+    decay: Tensor
+    rates: Tensor
+    moments: list[Tensor]
+
+
+class _Corrections(NamedTuple):
+    """Of each step of an epoch [steps, K, 1]: see `Program._adam`.
+
+    first   factors on the first moment
+    second  divisors of the root of the second
+    """
+
+    first: Tensor
+    second: Tensor
+
+
+def _corrections(
+    done: tuple[int, ...], n_steps: tuple[int, ...], like: Tensor
+) -> dict[tuple[tuple[int, ...], ...], _Corrections]:
+    """Return the corrections of some epochs, by the steps taken before and those of an epoch."""
+    taken = [
+        tuple(before + at * n for before, n in zip(done, n_steps, strict=True))
+        for at in range(_AHEAD)
+    ]
+    steps = torch.arange(1, max(n_steps) + 1, dtype=torch.float64)
+    t = torch.tensor(taken, dtype=torch.float64)[:, None] + steps[:, None]
+    first = (1 / (1 - _BETAS[0] ** t)).to(like)[..., None]
+    second = (1 - _BETAS[1] ** t).sqrt().to(like)[..., None]
+    keys = [(before, n_steps) for before in taken]
+    return dict(zip(keys, map(_Corrections, first, second), strict=True))
+
+
+#: Epochs whose corrections are computed at once: on few rows they cost as much as a step.
+_AHEAD = 16
 #: The moments of Adam decay at these rates; added to its denominator.
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
+
+def _into(held: Tensor | None, values: Tensor) -> Tensor:
+    """Return values in the memory that is held, of which there may be views; else themselves."""
+    return values if held is None else held.copy_(values)
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:

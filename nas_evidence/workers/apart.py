@@ -128,9 +128,12 @@ class ForkedObject:
             self._fork = None
 
 
-def _answer_calls(pipe: Connection, logs: Path, make: Callable[..., Any], given: Any) -> None:
+def _answer_calls(
+    pipe: Connection, logs: Path | None, make: Callable[..., Any], given: Any
+) -> None:
     """Make an object and answer calls of its methods until the pipe is closed."""
-    log_to(logs)
+    if logs is not None:
+        log_to(logs)
     made = make(*given)
     with suppress(BrokenPipeError, ConnectionResetError):
         while True:

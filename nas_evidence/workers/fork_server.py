@@ -1,8 +1,8 @@
 """Processes that are forks of one that has imported torch: each starts in milliseconds.
 
-The driver sends the server numbers: -1, with an end of a pipe, forks; 2n asks for the process id
-of the n-th fork, and 2n + 1 ends it. The server and its forks are a session of their own, which
-ends when the driver is gone.
+The driver sends the server numbers: -1, with an end of a pipe, forks; -2, with a file, says where
+to print; 2n asks for the process id of the n-th fork, and 2n + 1 ends it. The server and its forks
+are a session of their own, which ends when the driver is gone.
 """
 
 import gc
@@ -13,16 +13,16 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 _NUMBER = struct.Struct("!q")
-_FORK = -1
+_FORK, _PRINT = -1, -2
 #: Seconds between two looks of a fork whether its server still lives.
 _LOOK_EVERY = 1.0
 
@@ -31,11 +31,11 @@ _LOOK_EVERY = 1.0
 class ForkServer:
     """The driver's side; the server starts when it is first needed, and again if it has died.
 
-    logs     folder for what the server and its forks print
+    logs     folder for what the server and its forks print; None until the study is known
     threads  of each fork
     """
 
-    logs: Path
+    logs: Path | None
     threads: int = 1
     _server: "_Server | None" = field(default=None, init=False)
 
@@ -50,6 +50,24 @@ class ForkServer:
             self.close()
             self._server = _start(self.logs, self.threads)
         return self._server
+
+    def settle(self, logs: Path, threads: int) -> None:
+        """Give the logs and the threads to a server that was started ahead of them.
+
+        A server that has another environment than one that would start now is ended.
+        """
+        self.logs, self.threads = logs, threads
+        if self._server is None:
+            return
+        if self._server.environment != _environment(threads):
+            self.close()
+            return
+        with (
+            _printed(logs) as stream,
+            suppress(OSError),
+        ):  # it has just died: `begin` starts another
+            told = [_NUMBER.pack(_PRINT)], [stream.fileno()]
+            socket.send_fds(self._server.control, *told)
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> "Fork":
         """Fork a process that calls a function with its end of a pipe and the arguments."""
@@ -77,6 +95,7 @@ class ForkServer:
 class _Server:
     process: subprocess.Popen[bytes]
     control: socket.socket
+    environment: Mapping[str, str]
     n_forks: int = 0
 
 
@@ -101,26 +120,43 @@ class Fork:
         self.pipe.close()
 
 
-def _start(logs: Path, threads: int) -> _Server:
+def _start(logs: Path | None, threads: int) -> _Server:
     control, theirs = socket.socketpair()
+    environment = _environment(threads)
     with theirs:
-        process = interpreter(__name__, theirs.fileno(), logs, OMP_NUM_THREADS=str(threads))
-    return _Server(process, control)
+        process = interpreter(__name__, theirs.fileno(), logs, environment)
+    return _Server(process, control, environment)
+
+
+def _environment(threads: int | None = None) -> dict[str, str]:
+    """Return the environment of an interpreter that starts now: that of this process.
+
+    It imports from where this process does, also from what was added to its path.
+    """
+    own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **own}
+
+
+def _printed(logs: Path | None) -> BinaryIO:
+    """Open the file for what is printed; nothing is kept without a folder."""
+    if logs is None:
+        return open(os.devnull, "ab")
+    logs.mkdir(parents=True, exist_ok=True)
+    return (logs / "workers.log").open("ab")
 
 
 def interpreter(
-    module: str, handle: int, logs: Path, **environment: str
+    module: str, handle: int, logs: Path | None, environment: Mapping[str, str] | None = None
 ) -> "subprocess.Popen[bytes]":
     """Start a fresh interpreter that calls `run` of a module.
 
     Args:
         module: by its name.
         handle: of the end of a pipe or a socket that `run` gets.
-        logs: folder for what the process prints.
-        environment: variables that it has besides those of this process.
+        logs: folder for what the process prints; None for nothing.
+        environment: by default that of this process.
     """
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / "workers.log").open("ab") as stream:
+    with _printed(logs) as stream:
         return subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {module} import run; run({handle})"],
             pass_fds=[handle],
@@ -128,11 +164,7 @@ def interpreter(
             stdout=stream,
             stderr=stream,
             start_new_session=True,  # Ctrl-C is the caller's to handle
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                **environment,
-            },
+            env=_environment() if environment is None else environment,
         )
 
 
@@ -156,6 +188,10 @@ def run(handle: int) -> None:
             if asked == _FORK:
                 pids.append(_forked(handles[0], control))
                 alive.add(pids[-1])
+            elif asked == _PRINT:
+                for stream in (1, 2):
+                    os.dup2(handles[0], stream)
+                os.close(handles[0])
             elif asked % 2 == 0:
                 control.sendall(_NUMBER.pack(pids[asked // 2]))
             elif (pid := pids[asked // 2]) in alive:

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.spec.registry import import_outside
 from nas_evidence.spec.study import ResourceSpec
+
+if TYPE_CHECKING:  # it imports numpy, and looking at a study this file
+    from nas_evidence.data import ArrayData
 
 #: Has the signature of `Worker`: arrays, resources, and by keyword the share of a GPU.
 MakeWorker = Callable[..., Any]
@@ -58,7 +60,7 @@ class WorkerProcess:
     make_worker  has the signature of `Worker`, the default
     """
 
-    arrays: Callable[[], ArrayData]
+    arrays: "Callable[[], ArrayData]"
     resources: ResourceSpec
     share: float
     logs: Path
@@ -83,7 +85,7 @@ def worker_with_code(
     code: Code,
     names: Sequence[str],
     make_worker: MakeWorker | None,
-    arrays: ArrayData,
+    arrays: "ArrayData",
     resources: ResourceSpec,
     *,
     gpu_share: float,

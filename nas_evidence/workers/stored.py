@@ -13,9 +13,8 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.removal import forget_removals, is_below, noted_removals
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
@@ -23,6 +22,9 @@ from nas_evidence.storage.faults import StoreError
 from nas_evidence.storage.store import Store
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.process import MakeWorker, made_worker
+
+if TYPE_CHECKING:  # it imports numpy, and looking at a study this file
+    from nas_evidence.data import ArrayData
 
 _LOG = logging.getLogger(__name__)
 _EPOCH = re.compile(r"epoch-(\d+)\.pt$")
@@ -44,7 +46,7 @@ class StoredWorker:
     def __init__(
         self,
         uri: str,
-        arrays: ArrayData,
+        arrays: "ArrayData",
         resources: ResourceSpec,
         *,
         gpu_share: float = 1.0,

@@ -10,6 +10,7 @@ import torch
 from lone_trials import linear_assignment
 from numpy.testing import assert_allclose
 from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -25,9 +26,13 @@ from nas_evidence.baselines.comparison import (
 from nas_evidence.baselines.models import (
     ALPHAS,
     PENALTIES,
+    _boosted_classes,
     _boosted_reals,
     _distinct,
+    _divided,
     _folds,
+    _of_inner_folds,
+    _on_better_scale,
     _ridge,
     baseline_models,
     flat,
@@ -38,10 +43,12 @@ from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.reading import rows_of_table
+from nas_evidence.data.units import Units
 from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, fit
-from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.scores.folds import all_folds
+from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training.parts import order_of_data
 
 pytestmark = pytest.mark.usefixtures("no_shortcuts")
@@ -198,6 +205,81 @@ def test_several_targets_have_each_its_noise_on_folds_as_on_test_rows(
         assert 0.86 < one["coverage_90"] < 0.94
 
 
+def five_folds() -> Assignment:
+    return linear_assignment().model_copy(update={"estimators": ("conditional_evidence",)})
+
+
+@pytest.mark.parametrize("scale", ["identity", "log"])
+def test_the_noise_of_a_fold_is_that_of_the_other_folds_whatever_its_own_targets_are(
+    monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    """Targets of one fold that nobody could predict leave its own noise as it is, to the bit."""
+    arrays = prices(scale, n=60, n_test=0)
+    own = {"ridge regression": baseline_models(arrays)["ridge regression"]}
+    monkeypatch.setattr("nas_evidence.baselines.models.baseline_models", lambda _: own)
+    order = order_of_data(arrays.n_train, five_folds())
+    folds = [task.predicted.numpy() for task in all_folds("five_fold", order)]
+    y = arrays.y_train.copy()
+    y[folds[1]] *= np.random.default_rng(0).uniform(0.1, 10, (12, 1))
+    plain, wild = (
+        _on_better_scale("ridge regression", one, own["ridge regression"], flat(one.x_train),
+                         [(np.setdiff1d(np.arange(60), fold), fold) for fold in folds],
+                         flat(one.x_train))
+        for one in (arrays, replace(arrays, y_train=y))
+    )  # fmt: skip
+    assert plain[0].scale.name == wild[0].scale.name == scale
+    for k, (before, after) in enumerate(zip(plain, wild, strict=True)):
+        assert (before.noise == after.noise).all() == (k == 1)
+
+
+def test_a_model_without_two_folds_serves_both_and_in_time_earlier_rows_alone_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted: list[set[float]] = []
+
+    def recorder(x: np.ndarray, y: np.ndarray, unseen: np.ndarray, n_outputs: int) -> np.ndarray:
+        fitted.append({*x[:, 0]})
+        assert fitted[-1].isdisjoint(unseen[:, 0])
+        return np.zeros((len(unseen), n_outputs))
+
+    monkeypatch.setattr(
+        "nas_evidence.baselines.models.baseline_models", lambda _: {"zero": recorder}
+    )
+    arrays = table(labels=False, n=50)
+    [found] = predict_folds(arrays, five_folds())
+    assert sorted(map(len, fitted)) == [30] * 10 + [40] * 5
+    everything = np.sqrt(((arrays.y_train - arrays.y_mean) ** 2).mean())
+    assert found.predicted.real.std.mean() == pytest.approx(everything, rel=0.02)
+    fitted.clear()
+    list(predict_folds(replace(arrays, units=Units(np.arange(50), in_time=True)), five_folds()))
+    blocks = fitted[20:]
+    assert [len(rows) for rows in blocks] == [10, 20, 30, 40]
+    assert blocks[-1] == {*arrays.x_train[:40, 0]}
+    assert all(rows < blocks[k // 5] for k, rows in enumerate(fitted[:20]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [True, False])
+def test_trees_without_columns_that_no_leaf_can_divide_are_the_same_to_the_bit(
+    labels: bool,
+) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.permutation(np.repeat(range(12), [54, 20, 19, *[3] * 9]))
+    x = np.column_stack([np.eye(12)[codes], rng.normal(size=(120, 2)), np.ones(120)])
+    y = x[:, 0] + 3 * x[:, 1] + x[:, 12] + rng.normal(size=120)
+    unseen = rng.normal(size=(30, x.shape[1]))
+    assert np.flatnonzero(_divided(x)).tolist() == [0, 1, 12, 13]
+    if labels:
+        hits = (y > 1).astype(int)
+        plain = HistGradientBoostingClassifier(random_state=0).fit(x, hits).predict_proba(unseen)
+        own = _boosted_classes(x, hits, unseen, 2)
+        assert own == pytest.approx(plain, rel=1e-15)
+    else:
+        plain = HistGradientBoostingRegressor(random_state=0).fit(x, y).predict(unseen)
+        assert (_boosted_reals(x, y[:, None], unseen, 1)[:, 0] == plain).all()
+    assert _divided(x[:39]).tolist() == [True] + [False] * 14
+
+
 def prices(scale: str, n: int = 200, n_test: int = 400) -> ArrayData:
     """Positive, log-normal targets of a study on a scale."""
     rng = np.random.default_rng(1)
@@ -261,7 +343,7 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
 
     def recorder(x: np.ndarray, y: np.ndarray, unseen: np.ndarray, n_outputs: int) -> object:
         seen.append((x, unseen))
-        return np.full((len(unseen), n_outputs), 0.5), None
+        return np.full((len(unseen), n_outputs), 0.5)
 
     monkeypatch.setattr(
         "nas_evidence.baselines.models.baseline_models", lambda _: {"even": recorder}
@@ -280,7 +362,7 @@ def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
     arrays = table(labels=True, n=40)
     model = baseline_models(arrays)["logistic regression"]
     one_class = np.zeros(20, np.int64)
-    found, _ = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
+    found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
     assert (found > 0).all()
     assert found.sum(1) == pytest.approx(1.0)
 
@@ -315,8 +397,8 @@ def test_copies_of_a_row_do_not_hide_the_noise_of_a_simple_model() -> None:
     x = rng.normal(size=(80, 2))
     y = (x[:, :1] + rng.normal(size=(80, 1))).astype(np.float32)
     for model in (_boosted_reals, _ridge(np.ones(2, dtype=bool))):
-        _, once = model(x, y, x[:1], 1)
-        _, three_times = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1)
+        once = _of_inner_folds(model, x, y)
+        three_times = _of_inner_folds(model, np.repeat(x, 3, 0), np.repeat(y, 3, 0))
         assert three_times[0] > 0.8 * once[0]
 
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
 from commands import TINY, environment, hashes, run, start, write_study
+from messages import refused
 
 import nas_evidence
 from nas_evidence.cli.validate import dry_run
@@ -33,7 +35,7 @@ INLINE = ("--executor", "inline")
 #: Libraries that take a tenth of a second and more to import.
 HEAVY = {
     "torch", "ray", "optuna", "pandas", "numpy", "scipy", "sklearn", "pyarrow", "fsspec",
-    "jinja2", "matplotlib", "asyncio", "multiprocessing", "torchvision", "PIL",
+    "jinja2", "matplotlib", "asyncio", "multiprocessing", "torchvision", "PIL", "triton",
 }  # fmt: skip
 OF_TORCH = {"asyncio", "multiprocessing"}
 
@@ -56,12 +58,17 @@ def done(home: Path, tmp_path: Path) -> Path:
 
 
 def modules_after(code: str, folder: Path) -> set[str]:
+    """The libraries that are loaded after some code in a process of its own."""
+    return {name.partition(".")[0] for name in loaded_after(code, folder)}
+
+
+def loaded_after(code: str, folder: Path) -> set[str]:
     text = f"import sys\n{code}\nprint(*sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", text],
         cwd=folder, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return {name.partition(".")[0] for name in process.stdout.split()}
+    return {*process.stdout.split()}
 
 
 def as_command(*arguments: str, code: int = 0) -> str:
@@ -140,6 +147,12 @@ def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
     assert not {"torch", "ray", "optuna"} & modules_after(public, tmp_path)
 
 
+@pytest.mark.parametrize(("asked", "code"), [("--help", 0), ("--version", 0), ("serch", 2)])
+def test_what_needs_no_verb_imports_none(asked: str, code: int, tmp_path: Path) -> None:
+    found = loaded_after(as_command(asked, code=code), tmp_path)
+    assert not {*HEAVY, "nas_evidence.spec.study", "nas_evidence.api"} & found
+
+
 #: What each use of a finished study needs of `HEAVY`, beside numpy: all else costs its start up to
 #: two seconds, and the memory of each process. The numbers are CPU seconds on an idle machine:
 #: torch 1.2, scipy.stats 0.5, scipy.optimize 0.3, pandas 0.25, scipy.special 0.15, pyarrow 0.1.
@@ -165,9 +178,9 @@ def test_a_finished_study_is_used_without_the_libraries_that_this_does_not_need(
 @pytest.mark.long
 def test_a_worker_starts_without_the_libraries_of_the_driver(tmp_path: Path) -> None:
     found = HEAVY & modules_after("import nas_evidence.workers.worker", tmp_path)
-    assert found - OF_TORCH == {"numpy", "torch", "pandas", "pyarrow"}
+    assert found - OF_TORCH == {"numpy", "torch"}
     before = HEAVY & modules_after("import nas_evidence.workers.process", tmp_path)
-    assert before == {"numpy"}  # `on_ray` imports no more of ours before its worker is made
+    assert before == set()  # `on_ray` imports no more of ours before its worker is made
 
 
 @pytest.mark.long
@@ -238,6 +251,20 @@ def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refuse
         refused = run(*asked, option, value, folder=home, code=2).stderr
         assert says in refused
         assert refused.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [
+        ("executor", "gpu", "unknown-executor"),
+        ("time_limit", "5x", "time-limit-form"),
+        ("track", ("mlfow",), "unknown-tracker"),
+        ("address", "http://head:8265", "address-of-dashboard"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_search_would(option: str, value: Any, code: str) -> None:
+    with refused(code):
+        dry_run("digits", **{option: value})
 
 
 def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:

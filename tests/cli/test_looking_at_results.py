@@ -18,7 +18,8 @@ from nas_evidence.api.control import status_in
 from nas_evidence.cli import terminal
 from nas_evidence.cli.page_server import served
 from nas_evidence.cli.show import trial_sentence
-from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
+from nas_evidence.cli.shown import ranking_rows
+from nas_evidence.cli.terminal import columns_that_fit, print_rows
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.exporting.predictor import Metrics
 from nas_evidence.spec.likelihoods import TARGET_KINDS

@@ -12,7 +12,7 @@ import typer.main
 import nas_evidence
 from nas_evidence.api.results import Study
 from nas_evidence.api.shared_options import flag_of
-from nas_evidence.cli.main import MOVED, VERBS, app
+from nas_evidence.cli.main import MOVED, app
 from tests.messages import LISTED, PACKAGE, is_text, template
 
 #: What Python calls an option, where it is not the same word.
@@ -173,6 +173,6 @@ def test_each_flag_in_a_message_can_be_typed() -> None:
 
 def test_there_are_at_most_eighteen_verbs_and_what_moved_names_one_of_them() -> None:
     verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    assert len(verbs) == sum(map(len, VERBS.values())) <= 18
+    assert len(verbs) <= 18
     assert not verbs & set(MOVED)
     assert {successor.split()[0] for successor in MOVED.values()} <= verbs

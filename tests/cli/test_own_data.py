@@ -186,7 +186,7 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
         ("pets.arff", {}, "not read; write it as CSV"),
         ("digits", {"target": "x"}, "`target` is used only with name = .table"),
         ("pets.csv", {"target": "pet", "drop": ["age"]}, "the column 'age', which"),
-        ("pets.csv", {"target": "pet", "test_fraction": 2.0}, "must be less than 1"),
+        ("pets.csv", {"target": "pet", "test_fraction": 2.0}, "must be less than 1, but got 2.0"),
         ("pets.csv", {"target": "town"}, "rows have no value, the first at row 4"),
         ("a.npz", {"target": "pet"}, "a.npz is none"),
         ("table.toml", {}, "pets.csv holds data of the kind .table., but .* set name = .table"),

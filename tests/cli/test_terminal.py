@@ -13,8 +13,8 @@ from rich.console import Console
 import nas_evidence
 from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.cli.search import _Terminal
+from nas_evidence.cli.shown import LiveTable
 from nas_evidence.cli.submit import _Told
-from nas_evidence.cli.terminal import LiveTable
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec

@@ -258,6 +258,10 @@ def test_npz_vectors(npz: Callable[..., DatasetSpec]):
         ((6, 7, 1), (1, 6, 7)),
         ((3, 6, 7), (3, 6, 7)),
         ((5, 6, 7), (5, 6, 7)),
+        ((6, 6, 4), (4, 6, 6)),
+        ((4, 6, 6), (4, 6, 6)),
+        ((4, 4, 4), (4, 4, 4)),
+        ((6, 7, 4), (6, 7, 4)),
     ],
 )
 def test_npz_images_become_channels_first(

@@ -517,15 +517,6 @@ def test_arrays_of_images_keep_their_values_and_say_what_their_axes_are(dtype: A
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "says"), [((6, 6, 4), True), ((4, 6, 6), False), ((4, 4, 4), False)]
-)
-def test_a_last_axis_that_may_be_of_rgba_is_said(shape: tuple[int, ...], says: bool) -> None:
-    x = np.random.default_rng(0).integers(0, 255, (12, *shape)).astype(np.uint8)
-    said = " ".join(source_in_memory(x, ["a", "b"] * 6, {}).arrays(seed=0).meaning.said)
-    assert ("give x[..., :3]" in said) == says
-
-
 def test_values_that_float32_does_not_tell_apart_are_said() -> None:
     x = np.random.default_rng(0).integers(0, 9, (12, 4, 5)) + 10**9
     said = source_in_memory(x, ["a", "b"] * 6, {}).arrays(seed=0).meaning.said

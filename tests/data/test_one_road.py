@@ -78,7 +78,10 @@ TWINS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: [None if np.isnan(s) else datetime.timedelta(seconds=s) for s in SECONDS],
         SECONDS,
     ),
-    "durations as text": (lambda: pd.to_timedelta(SECONDS, unit="s").astype(str), SECONDS),
+    "durations as text": (
+        lambda: pd.to_timedelta(SECONDS, unit="s").astype(str).where(SECONDS.notna()),
+        SECONDS,
+    ),
     "durations of Arrow": (
         lambda: arrow([None if np.isnan(s) else round(s * 1000) for s in SECONDS], _ms()),
         SECONDS,
@@ -250,6 +253,11 @@ SAID: dict[str, tuple[Any, str, int]] = {
     "numbers of substances": (["7732-18-5", "64-17-5", "67-56-1", "7647-14-5"] * 10, "", 5),
     "versions": (["3.11.12", "2.7.18"] * 20, "`categorical` to read categories", 4),
     "one date and gaps": (["2024-01-01", None] * 20, "is read as dates: days", 2),
+    "a date of no calendar": (
+        [*pd.date_range("2024-01-01", periods=N - 1).strftime("%Y-%m-%d"), "2024-02-30"],
+        "column 'c' is read as dates, and 1 cell without a date ('2024-02-30') as missing: days",
+        4,
+    ),
     "one date in two spellings": (["2024-01-01", "2024-1-1"] * 20, "it has one value only", 0),
     "a zone": (
         DAYS.dt.tz_localize("Europe/Berlin"),

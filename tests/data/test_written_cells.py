@@ -9,7 +9,7 @@ import pytest
 from messages import refused
 
 from nas_evidence.data import load
-from nas_evidence.data.cells import READ, with_numbers_read
+from nas_evidence.data.cells import READ, how_read, with_numbers_read
 from nas_evidence.data.given import features_of
 from nas_evidence.data.preparation import OTHER, Preparation, prepare
 from nas_evidence.data.reading import read_frame
@@ -52,6 +52,19 @@ def test_numbers_are_read_as_they_are_written(
 ) -> None:
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     assert read_frame(tmp_path / "t.csv").to_dict("list") == expected
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u2009", "\u3000"])
+def test_blanks_of_any_script_around_numbers_are_none_of_them(blank: str) -> None:
+    cells = pd.Series([f"{blank}{k}.5{blank}" for k in range(20)])
+    found = with_numbers_read(pd.DataFrame({"c": cells, "y": cells}))
+    preparation, _ = prepare(
+        found, drop=(), categorical=(), numeric=(), where="t", written=how_read(found)[1]
+    )
+    numbers = preparation.apply(found, "t")[:, 0] * preparation.columns[0].unit
+    assert numbers.tolist() == [k + 0.5 for k in range(20)]
+    new = pd.DataFrame({"c": ["3.5", f"{blank}7.5"], "y": ["1", "2"]})
+    assert features_of(new, preparation).inputs[:, 0].tolist() == [3.5, 7.5]
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from fakes import (
     told_in,
     value_of,
 )
+from messages import refused
 from records import mlp
 
 import nas_evidence.driver.driver as driver_module
@@ -503,3 +504,14 @@ def test_the_watcher_hears_of_parked_trials(tmp_path: Path) -> None:
     executor = FakeExecutor(workers=3)
     watcher = run(study(budget={"wall_seconds": 4.0}), tmp_path, executor)
     assert watcher.parks == [trial_id for trial_id, _ in executor.parked] != []
+
+
+@pytest.mark.parametrize("seconds", ["often", "nan", "-1", "2s"])
+def test_a_wrong_time_between_checkpoints_is_said_before_a_trial_fails_of_it(
+    seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", seconds)
+    with refused("save-every", "NAS_EVIDENCE_SAVE_EVERY", seconds.lstrip("-")):
+        run(study(n_trials=1), tmp_path)
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", " ")  # as if unset
+    assert run(study(n_trials=1), tmp_path).ends

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from scipy.stats import laplace
 from torch import Tensor
 
@@ -135,7 +136,7 @@ def test_densities_of_another_class_are_shown_measured_and_mixed() -> None:
     found = one.measures(y)
     assert found["log_loss"] == pytest.approx((np.abs(y) / 2).mean() + np.log(4))
     grid = np.linspace(-60, 60, 400_001)
-    of_first = np.trapezoid((laplace.cdf(grid, 0, 2) - (grid >= y[0])) ** 2, grid)
+    of_first = trapezoid((laplace.cdf(grid, 0, 2) - (grid >= y[0])) ** 2, grid)
     assert crps(tails, y)[0, 0] == pytest.approx(of_first, rel=1e-4)
     other = replace(one, density=replace(tails, b=tails.b / 2))
     log = mixed([one, other], np.array([0.25, 0.75])).real.log_density(y)

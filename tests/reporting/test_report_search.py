@@ -15,7 +15,7 @@ from searched import EPOCHS, N_DATA, QUALITY, build_report, estimate_of, folder,
 
 import nas_evidence.reporting.contents as report_module
 import nas_evidence.reporting.study_tables as tables_module
-from nas_evidence.cli.terminal import trust_line
+from nas_evidence.cli.shown import trust_line
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.correlations import trust

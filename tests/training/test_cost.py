@@ -11,6 +11,7 @@ from lone_trials import evaluated
 from records import asked
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from nas_evidence.curvature import curvature_pass, layers, squares
 from nas_evidence.data.tensors import TensorData
@@ -20,7 +21,14 @@ from nas_evidence.maths.blocks import Block
 from nas_evidence.models import build, count_parameters
 from nas_evidence.models.cnn import CELLS
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
-from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
+from nas_evidence.training.cost import (
+    _LENGTHS,
+    _PRODUCTS,
+    cost_of,
+    factor_bytes,
+    forward_pass,
+    measured_latency,
+)
 from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.network import begin
 
@@ -298,6 +306,39 @@ def test_flops_of_attention_are_those_of_its_four_products() -> None:
     found = forward_pass(_Attention().to("meta"), (length, width))
     assert found.flops == 2 * (4 * width**2 * length + 2 * length**2 * width)
     assert found.largest_bytes == 4 * length * width
+
+
+class _Products(nn.Module):
+    """Every kind of product that a network may have, and a convolution that is transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grouped = nn.Conv2d(4, 8, 3, padding=1, groups=2)
+        self.transposed = nn.ConvTranspose2d(8, 3, 2, stride=2)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.head = nn.Linear(6, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.transposed(self.grouped(x)).flatten(2)[..., :6]
+        rows = rows + self.attention(rows, rows, rows, need_weights=False)[0]
+        rows = torch.baddbmm(rows, rows @ rows.mT, rows)
+        return self.head(rows.mean(1)) + torch.addmm(
+            x[0, 0, :1, :3], rows[:, 0], self.head.weight.T
+        )
+
+
+def test_flops_are_those_that_torch_counts() -> None:
+    model = _Products()
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 4, 5, 5))
+    assert forward_pass(model, (4, 5, 5)).flops == counter.get_total_flops() > 0
+
+
+def test_every_operation_for_which_torch_has_a_formula_is_known_by_its_name() -> None:
+    products = [one for one in flop_registry if isinstance(one, torch._ops.OpOverloadPacket)]
+    assert len(products) > 20
+    assert all(_PRODUCTS.search(one.__name__) for one in products)
+    assert {*_LENGTHS} < {*products}
 
 
 @pytest.mark.parametrize("spec", [MLP, CNN, RESNET, LINEAR], ids=lambda s: s.family)

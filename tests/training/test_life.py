@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.schedule import next_stop, stops
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.training import life
+from nas_evidence.training import life, online
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, train_epochs
@@ -82,6 +83,31 @@ def test_networks_have_the_bits_that_they_have_without_those_beside(
                 p.train_nll_per_datum for p in other.curve
             ]
     assert (whole.best_epoch, folds[0].best_epoch) == (alone.best_epoch, None)
+
+
+@pytest.mark.parametrize(("n_targets", "sizes"), [(1, [4]), (2, [1, 3])])
+def test_a_network_updates_with_those_beside_it_unless_noises_take_passes(
+    n_targets: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {"online": {"every": 2, "curvature": "kfac_ggn_mc"}}
+    rows = enumerate((30, 24, 23, 24))
+    whole, *folds = (network(seed, n_targets, n_rows=n, **how) for seed, n in rows)
+    alone, *apart = copy.deepcopy([whole, *folds])
+    stop = next(stop for stop in stops(whole.plan) if stop.update)
+    advance([alone], stop)
+    advance(apart, stop)
+    seen, update = [], online.update_hyperparameters
+
+    def counted(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
+        seen.append(len(passes))
+        return update(passes)
+
+    monkeypatch.setattr(online, "update_hyperparameters", counted)
+    advance([whole], stop, beside=folds)
+    assert seen == sizes
+    for one, other in zip([whole, *folds], [alone, *apart], strict=True):
+        assert torch.equal(one.hyper.precision, other.hyper.precision)
+        assert (one.hyper.scale, one.hyper.unit) == (other.hyper.scale, other.hyper.unit)
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])

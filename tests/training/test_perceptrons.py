@@ -19,7 +19,7 @@ from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training import together
 from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.perceptrons import Perceptrons
-from nas_evidence.training.together import Batch, Program
+from nas_evidence.training.together import Batch, Program, totals_of
 
 
 def perceptron(*widths: int) -> nn.Sequential:
@@ -131,6 +131,53 @@ def test_steps_are_those_of_autograd(optimiser: str, monkeypatch: pytest.MonkeyP
 
     for ours, theirs in zip(trained(True), trained(False), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_of_epochs_with_other_rates_decays_and_networks_are_those_of_torch() -> None:
+    plan = TrainingPlan.model_validate({"likelihood": "categorical", "optimiser": "adam"})
+    models = [perceptron(6, 8, 3) for _ in range(2)]
+    alone = [copy.deepcopy(model) for model in models]
+    theirs = [torch.optim.Adam(model.parameters(), lr=1.0) for model in alone]
+    optimisers = [Optimiser(list(model.parameters()), [1.0] * 4) for model in models]
+    x, y = torch.randn(3, 2, 2, 7, 6), torch.randint(3, (3, 2, 2, 7))
+    with Program(models, optimisers, plan) as program:
+        for epoch, (rate, decay) in enumerate([(0.05, 1e-3), (0.02, 0.5), (0.01, 0.5)]):
+            program.set_decay(torch.full((2, 4), decay))
+            program.begin_epoch([rate, 2 * rate], [2, 1])
+            for step, n in enumerate((2, 1)):  # the second network has one step
+                batch = Batch(step, x[epoch, step, :n], y[epoch, step, :n], (7,) * n, None)
+                program.step(batch, None)
+                for k in range(n):
+                    theirs[k].param_groups[0]["lr"] = (1 + k) * rate
+                    theirs[k].zero_grad()
+                    outputs = alone[k](x[epoch, step, k])
+                    nn.functional.cross_entropy(outputs, y[epoch, step, k]).backward()
+                    for p in alone[k].parameters():
+                        assert p.grad is not None
+                        p.grad.add_(p.detach(), alpha=decay)
+                    nn.utils.clip_grad_norm_(alone[k].parameters(), together.GRADIENT_CLIP)
+                    theirs[k].step()
+    for model, other in zip(models, alone, strict=True):
+        for ours, of_torch in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(ours, of_torch, rtol=1e-4, atol=1e-5)
+
+
+def test_losses_of_steps_are_summed_over_the_data_in_float64() -> None:
+    x, y = torch.zeros(3, 4, 2), torch.zeros(3, 4, dtype=torch.int64)
+    padded = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
+    steps = [
+        (Batch(0, x, y, (4, 4, 4), None), torch.tensor([0.1, 0.2, 0.3])),
+        (Batch(1, x[:2], y[:2], (4, 2), padded), torch.tensor([0.4, 0.5])),
+        (Batch(2, x[:1, :3], y[:1, :3], (3,), None, 2), torch.tensor([0.6])),
+    ]
+    found = totals_of([batch.sums_of(means) for batch, means in steps], 3)
+    of_step = [means.double() for _, means in steps]
+    expected = [
+        4 * of_step[0][0] + 4 * of_step[1][0],
+        4 * of_step[0][1] + 2 * of_step[1][1],
+        4 * of_step[0][2] + 3 * of_step[2][0],
+    ]
+    assert found == [float(one) for one in expected]
 
 
 def test_only_plain_perceptrons_are_written_out() -> None:
