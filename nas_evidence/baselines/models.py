@@ -380,7 +380,13 @@ def _cross_validated(x: Floats, y: NDArray[Any]) -> Any:
     if rarest < 2:
         return LogisticRegression(max_iter=_STEPS)
     folds = _folds(x, y, StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0))
-    return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring="neg_log_loss", max_iter=_STEPS)
+    return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring=_mean_log_p, max_iter=_STEPS)
+
+
+def _mean_log_p(model: Any, x: Floats, y: NDArray[Any]) -> float:
+    """Return scikit-learn's "neg_log_loss", of which half the time is checks of its arguments."""
+    p = model.predict_proba(x)[np.arange(len(y)), np.searchsorted(model.classes_, y)]
+    return float(np.log(np.maximum(p, np.finfo(p.dtype).eps)).mean())
 
 
 def _distinct(x: Floats, y: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -424,7 +430,10 @@ def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_output
     """Return probabilities of all classes; one that was not seen counts as seen half a time."""
     if len(np.unique(y)) < 2:
         model = DummyClassifier(strategy="prior")
-    model.fit(x, y)
+    with warnings.catch_warnings():
+        # Of few rows for each class; they are known to be classes.
+        warnings.filterwarnings("ignore", "The number of unique classes")
+        model.fit(x, y)
     found = np.zeros((len(unseen), n_outputs))
     found[:, model.classes_] = model.predict_proba(unseen)
     missing = np.setdiff1d(np.arange(n_outputs), model.classes_)

@@ -266,6 +266,8 @@ def _conclude(study: "Study", run: Run) -> "Report":
     from nas_evidence.exporting.soundness import conditions_in, wrong_export_files
     from nas_evidence.storage.set_aside import set_aside
 
+    # While a fork compares, which takes seconds, this process would only wait.
+    Thread(target=_prepare_page, daemon=True).start()
     to, limit = study.folder / "export", run.limit
     wrong = wrong_export_files(to) if to.is_dir() else []
     others = conditions_in(to) - {*study.trials["content_hash"]}
@@ -289,6 +291,12 @@ def _conclude(study: "Study", run: Run) -> "Report":
         say_export(study.export(), as_named(study, to))
         say_cost(study, to)
     return report
+
+
+def _prepare_page() -> None:
+    from nas_evidence.reporting import page, templating  # noqa: F401
+
+    templating.compile_templates()
 
 
 def _plan_the_end(run: Run) -> None:

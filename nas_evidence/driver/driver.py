@@ -256,8 +256,12 @@ class Driver:
         set_aside_wrong(self._folder, self._finds)
         self._models.limit(len(self._done))
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
-            if home.name.isdecimal() and trial_of(int(home.name)) in self._done:
+            if not home.name.isdecimal():
+                continue
+            if trial_of(number := int(home.name)) in self._done:
                 remove_attempts(self._folder, f"checkpoints/{home.name}")
+            elif part_of(number):
+                self._parts.found(number)
         remove_torn(self._folder)
         self._complete_log()
         compact(self._log, self._folder)

@@ -25,6 +25,7 @@ class Parts:
         self._left: dict[int, set[int]] = {}  # numbers of those that are not over, by trial
         self._losses: dict[int, LossCounts] = {}
         self._ended: set[int] = set()  # trials
+        self._earlier: dict[int, set[int]] = {}  # of which drivers before have left folders
 
     def planned(self, report: SliceReport, assignment: Assignment) -> list[Assignment]:
         """Return the parts of a trial that has told of some, the first time."""
@@ -41,9 +42,13 @@ class Parts:
         """Return the work of a part, in flops of a forward pass of all data."""
         return self._all[trial_of(part_id)][part_id]
 
+    def found(self, part_id: int) -> None:
+        """Note that a driver before has left the folder of a part."""
+        self._earlier.setdefault(trial_of(part_id), set()).add(part_id)
+
     def of(self, trial_id: int) -> set[int]:
-        """Return the numbers of all parts of a trial."""
-        return {*self._all.get(trial_id, ())}
+        """Return the numbers of all parts of a trial, also where this driver divides none."""
+        return {*self._all.get(trial_id, ()), *self._earlier.get(trial_id, ())}
 
     def left(self, trial_id: int) -> Collection[int]:
         """Return those that are not over."""

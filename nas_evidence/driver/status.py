@@ -14,7 +14,7 @@ from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
-from nas_evidence.storage.told_best import told_best
+from nas_evidence.storage.told_order import told_order
 from nas_evidence.storage.trial_row import TrialRow
 
 #: Units of an objective.
@@ -97,8 +97,8 @@ def study_status(folder: Path) -> StudyStatus:
 def _best(folder: Path, study: StudySpec, known: State) -> tuple[TrialRow | None, float, str, str]:
     """Return the trial of the best architecture, its value, the unit, and what ranks."""
     done = known.rows
-    if told := told_best(folder, study, done.values()):
-        return done[told.trial_id], told.estimate, _PER_DATUM, ESTIMATE
+    if told := told_order(folder, study, done.values()):
+        return done[told[0].trial_id], told[0].estimate, _PER_DATUM, ESTIMATE
     standings = Standings(study, done.values())
     first, best, value, unit = standings.best, None, math.nan, ""
     if first is not None:

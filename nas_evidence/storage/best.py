@@ -120,6 +120,11 @@ class Standings:
             self._ordered = sorted(self._with_estimates(), key=_place)
         return self._ordered[:n]
 
+    @property
+    def unordered(self) -> list[Standing]:
+        """Return all architectures without estimates, their trials by number."""
+        return [*self._by_key.values()]
+
     def of(self, key: str) -> Standing:
         """Return the standing of one architecture; KeyError if none of its trials counts."""
         return self._by_key[key]

@@ -12,11 +12,12 @@ key delivers one network.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.best import Standing, Standings
+from nas_evidence.storage.told_order import told_order
 
 if TYPE_CHECKING:  # imports pandas
     from nas_evidence.storage.tables import StudyTables
@@ -30,7 +31,12 @@ def delivered_trials(tables: "StudyTables") -> list[int]:
 
     Empty without a winner.
     """
-    return delivered_among(tables.standings, tables.spec)
+    study = tables.spec
+    if "standings" not in vars(tables):  # not fitted yet
+        told = told_order(tables.folder, study, tables.rows)[: n_architectures(study)]
+        if told:
+            return [i for one in told for i in _delivered(one.trial_id, one.trial_ids, study)]
+    return delivered_among(tables.standings, study)
 
 
 def delivered_among(standings: Standings, study: StudySpec) -> list[int]:
@@ -59,7 +65,10 @@ def cost_of_networks(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def delivered_of(standing: Standing, study: StudySpec) -> list[int]:
     """Return the trials of an architecture that a study delivers if it is among the best."""
-    first = standing.trial_id
+    return _delivered(standing.trial_id, standing.values, study)
+
+
+def _delivered(first: int, trial_ids: Iterable[int], study: StudySpec) -> list[int]:
     if study.deliver not in _ARCHITECTURES:
         return [first]
-    return [first, *sorted(standing.values.keys() - {first})]
+    return [first, *sorted({*trial_ids} - {first})]

@@ -244,8 +244,7 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         operation = func._overloadpacket
-        length_of = _LENGTHS.get(operation)
-        if length := length_of(*args) if length_of else 0:
+        if operation in _LENGTHS and (length := _LENGTHS[operation](*args)):
             self.total += 2 * found.numel() * length
         elif func.namespace != "aten" or _PRODUCTS.search(operation.__name__):
             from torch.utils.flop_counter import flop_registry  # it imports Triton: 0.1 s

@@ -14,9 +14,10 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -332,7 +333,7 @@ class Trial:
             its = self.assignment.model_copy(update={"trial_id": of_part})
             home = self.folder.parents[1] / f"{of_part:06d}"
             state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
-            if state is not None and state["same_trial"] == _identity(its):
+            if state is not None and _is_of(state, its):
                 folds.take(state["scores"][_FOLDS])
 
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
@@ -476,11 +477,10 @@ class Trial:
         assert network is not None
         if state is None:
             return False
-        same = state["same_trial"] == _identity(self.assignment)
         scores = state["scores"]
         # Written before scores were taken once: this network is no longer the initial one.
         late = any(isinstance(s, Before) and not scores.get(n) for n, s in self.scorers.items())
-        if state["version"] != CHECKPOINT_VERSION or not same or late:
+        if late or not _is_of(state, self.assignment):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
         restore(network, state["network"])
@@ -557,6 +557,12 @@ class _Failures:
             exc_info=error,
         )
         return True
+
+
+def _is_of(state: Mapping[str, Any], assignment: Assignment) -> bool:
+    """Return whether a checkpoint is of this version and of a trial that is asked the same."""
+    is_current = state["version"] == CHECKPOINT_VERSION
+    return is_current and bool(state["same_trial"] == _identity(assignment))
 
 
 def _at_start(estimates: Iterable[EvidenceEstimate]) -> list[Evaluation]:

@@ -31,6 +31,7 @@ from nas_evidence.baselines.models import (
     _distinct,
     _divided,
     _folds,
+    _logistic,
     _of_inner_folds,
     _on_better_scale,
     _ridge,
@@ -137,6 +138,22 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
         )
         behind.append(own - other)
     assert np.mean(behind) < 0.0005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_penalty_is_chosen_by_scikit_learns_log_loss_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, n_classes: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 4))
+    y = np.digitize(x[:, 0] + rng.normal(size=90), [-0.5, 0.5][: n_classes - 1])
+    fit = _logistic(np.ones(4, dtype=bool))
+    own = fit(x, y, x, n_classes)
+    monkeypatch.setattr("nas_evidence.baselines.models._mean_log_p", "neg_log_loss")
+    assert (own == fit(x, y, x, n_classes)).all()
+    monkeypatch.setattr("nas_evidence.baselines.models._mean_log_p", lambda *_: 0.0)
+    assert (own != fit(x, y, x, n_classes)).any()
 
 
 @pytest.mark.slow
@@ -365,6 +382,16 @@ def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
     found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
     assert (found > 0).all()
     assert found.sum(1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("n_classes", [15, 25])  # two rows of each; of most a single one
+def test_simple_models_warn_of_no_number_of_classes(n_classes: int) -> None:
+    """A warning is an error in tests."""
+    x = flat(table(labels=True, n=40).x_train)
+    y = np.arange(30) % n_classes
+    for model in baseline_models(table(labels=True, n=40)).values():
+        found = model(x[:30], y, x[30:], n_classes)
+        assert found.shape == (len(x) - 30, n_classes)
 
 
 def test_large_data_get_fewer_baselines() -> None:

@@ -23,6 +23,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.scores.folds import Folds
 from nas_evidence.spec import divisions
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus, part_of
 from nas_evidence.spec.study import ResourceSpec, StudySpec
@@ -32,7 +33,7 @@ from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 from nas_evidence.workers.local import LocalExecutor
 from nas_evidence.workers.pool import Pool
-from nas_evidence.workers.trial import Trial
+from nas_evidence.workers.trial import CHECKPOINT_VERSION, Trial
 
 SCORES = ["two_fold", "five_fold", "conditional_evidence", "diag_ef", "kfac_ggn_mc", "sotl"]
 
@@ -286,6 +287,39 @@ def test_a_driver_that_ends_with_parts_half_done_goes_on_as_if_it_had_not(
             break
     assert n > 1
     assert found(ends, tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_parts_of_an_older_version_are_not_taken_and_no_driver_leaves_any(
+    tmp_path: Path, data: TensorData, whole: list[object]
+) -> None:
+    def stop(launch: Launch, call: str) -> None:
+        if launch.part == 2 and call == "finish":
+            raise InterruptedError
+
+    executor = Scattered(data, fails=stop)
+    with contextlib.suppress(InterruptedError):
+        run(study(), tmp_path, executor)
+    assert any(part_of(int(path.name)) for path in left(tmp_path))
+    launch = next(launch for launch in executor.launches if launch.divides)
+    assert {v: n_taken(launch, data, v) > 0 for v in (0, CHECKPOINT_VERSION)} == {
+        0: False,  # of an older version
+        CHECKPOINT_VERSION: True,
+    }
+    assert found(run(study(), tmp_path, Scattered(data, runs_parts=False)), tmp_path) == whole
+    assert left(tmp_path) == []
+
+
+def n_taken(launch: Launch, data: TensorData, version: int) -> int:
+    """How often a divided trial takes folds over that tasks have predicted, by its version."""
+    taken = list[object]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nas_evidence.workers.trial.CHECKPOINT_VERSION", version)
+        patch.setattr(Folds, "take", lambda self, state: taken.append(state))
+        trial = Trial.start(launch.assignment, data, launch.folder, divides=True)
+        while not trial.report().waits:
+            trial.advance(trial.report().epochs)
+    return len(taken)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from browser import Browser, browser
 from reported import study_folder, trial
 from searched import build_report
 
+from nas_evidence.reporting import templating
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.page import Live, write_report
 from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
@@ -327,3 +328,16 @@ def test_a_mark_says_what_it_is_to_a_mouse_and_to_the_first_tap(tab: Browser, pa
     tab.evaluate(tap)
     assert tab.evaluate("document.querySelector('#every-trial').open")
     assert tab.errors == []
+
+
+def test_templates_are_compiled_ahead_and_a_page_compiles_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    templating.compile_templates()
+
+    def refuse(*_: object, **__: object) -> object:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(templating.environment(), "compile", refuse)
+    for name in ("study.html.j2", "study.md.j2", "captions.html.j2", "layout.html.j2"):
+        templating.environment().get_template(name)

@@ -1,6 +1,7 @@
-"""The best architecture as the report tells it is the one that the estimates say."""
+"""The order of architectures as the report tells it is that of the estimates."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.tables import write_record
-from nas_evidence.storage.told_best import ToldBest, told_best
+from nas_evidence.storage.delivered import delivered_among, delivered_trials
+from nas_evidence.storage.tables import read_study_tables, write_record
+from nas_evidence.storage.told_order import ToldRank, told_order
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +45,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("told")
     (folder / "study.toml").write_text(dump_study(STUDY), encoding="utf-8")
     for i in range(9):
-        add(folder, i, 6 + 5 * (i % 8), -1.0 + 0.03 * i)
+        add(folder, i, 6 + 5 * min(i, 7), -1.0 + 0.03 * i)
     logged(folder)
     build_report(folder)
     return folder
@@ -54,16 +56,16 @@ def folder(reported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reported, tmp_path / "told"))
 
 
-def told_in(folder: Path) -> ToldBest | None:
-    return told_best(folder, STUDY, finished(folder).values())
+def told_in(folder: Path) -> list[ToldRank]:
+    return told_order(folder, STUDY, finished(folder).values())
 
 
 def test_it_is_the_computed_one_to_the_last_digits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = study_status(folder)
-    assert told_in(folder) == (told.best.trial_id, told.value)
-    monkeypatch.setattr("nas_evidence.driver.status.told_best", lambda *_: None)
+    assert told_in(folder)[0][::2] == (told.best.trial_id, told.value)
+    monkeypatch.setattr("nas_evidence.driver.status.told_order", lambda *_: [])
     computed = study_status(folder)
     assert told.value == pytest.approx(computed.value, rel=1e-12)
     for name in ("best", "unit", "column", "ranks_by"):
@@ -75,6 +77,18 @@ def test_nothing_is_fitted_where_the_report_is_of_what_is_stored(
 ) -> None:
     monkeypatch.setattr("nas_evidence.driver.status.Standings", None)
     assert study_status(folder).best is not None
+
+
+@pytest.mark.parametrize("deliver", [None, "seeds", "three"])
+def test_what_is_delivered_is_the_same_and_needs_no_fit(
+    deliver: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = STUDY.model_copy(update={"deliver": deliver})
+    fitted, told = (read_study_tables(folder, study) for _ in range(2))
+    expected = delivered_among(fitted.standings, study)
+    monkeypatch.setattr("nas_evidence.storage.tables.Standings", None)
+    assert delivered_trials(told) == expected
+    assert told_in(folder)[0].trial_ids == (7, 8)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -123,6 +137,8 @@ def torn(folder: Path) -> None:
         changed(lambda study: study["ranking"].pop()),
         changed(lambda study: study["ranking"].clear()),
         changed(lambda study: study["ranking"][0].update(trial_id=77)),
+        changed(lambda study: study["ranking"].reverse()),
+        changed(lambda study: study["ranking"][0].update(estimate=math.nan)),
         changed(lambda study: study["ranking"][0].update(estimate="much")),
         changed(lambda study: study["ranking"][2].update(objective=-0.5)),
         changed(lambda study: study.update(ranking=[1])),
@@ -132,5 +148,5 @@ def test_a_report_of_anything_else_is_not_believed(
     change: Callable[[Path], None], folder: Path
 ) -> None:
     change(folder)
-    assert told_in(folder) is None
+    assert told_in(folder) == []
     assert study_status(folder).best.trial_id in finished(folder)
