@@ -201,7 +201,8 @@ def test_the_state_says_of_costs_what_the_page_of_costs_says() -> None:
     )[0]
     assert f"The demo's trials cost **{digits}** times" in text
     row = re.search(r"\| four networks on 10,000 images .*\| ([\d.]+) \|\n", text)
-    assert row is not None and f"{float(row[1]):.1f}" == images
+    assert row is not None
+    assert f"{float(row[1]):.1f}" == images
 
 
 def test_the_gains_by_text_are_those_of_the_results() -> None:
