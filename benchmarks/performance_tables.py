@@ -310,17 +310,19 @@ def growth() -> str:
 
 def processes() -> str:
     """Return the CPU seconds of each process of a search of 300 rows, medians over seeds."""
-    groups: dict[str, list[Mapping[str, float]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for run in cell_runs():
         data, _, rest = run["cell"].partition("/")
         if rest.startswith("processes/"):
-            groups.setdefault(data, []).append({**_by_role(run["roles"]), "all": run["cpu"]})
-    names = ("driver", "server", "workers", "comparison and export", "all")
-    lines = [
-        [data, *(span(_ends_of([r.get(n, 0.0) for r in runs]), 1) for n in names), len(runs)]
-        for data, runs in groups.items()
-    ]
-    return table(["300 rows, CPU s", *names, "seeds"], lines)
+            groups.setdefault(data, []).append(run)
+    names = ("driver", "server", "workers", "comparison and export")
+    lines = []
+    for data, runs in groups.items():
+        roles = [_by_role(run["roles"]) for run in runs]
+        cells = [span(_ends_of([one.get(name, 0.0) for one in roles]), 1) for name in names]
+        every = span(_ends_of([run["cpu"] for run in runs]), 1)
+        lines.append([data, *cells, every, len(runs), _commits(runs)])
+    return table(["300 rows, CPU s", *names, "all", "seeds", "commit"], lines)
 
 
 def _by_role(roles: Mapping[str, float]) -> Mapping[str, float]:
@@ -347,10 +349,14 @@ def ways_to_find() -> str:
             groups.setdefault((data, method), []).append(run)
     lines = [
         [data, _WAYS_TO_FIND[method], span(_ends_of([r["cpu"] for r in runs]), 1),
-         span(_ends_of([r["log_loss"] for r in runs]), 3), len(runs)]
+         span(_ends_of([r["log_loss"] for r in runs]), 3), len(runs), _commits(runs)]
         for (data, method), runs in sorted(groups.items())
     ]  # fmt: skip
-    return table(["300 rows", "", "CPU s", "test log loss", "seeds"], lines)
+    return table(["300 rows", "", "CPU s", "test log loss", "seeds", "commit"], lines)
+
+
+def _commits(runs: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(f"`{run['commit']}`" for run in runs))
 
 
 def updates() -> str:
