@@ -31,6 +31,7 @@ from nas_evidence.api.shared_options import (
 )
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.toml import Override
 
 __all__ = ["load", "refit", "resume", "search"]
 
@@ -85,7 +86,7 @@ def _searched(
     data: Any,
     y: Any,
     families: Sequence[Any] | str | None,
-    sampled: tuple[Sequence[str], Code],
+    sampled: tuple[Sequence[Override], Code],
     out: str | Path | None,
     options: SearchOptions,
     run: Run,
