@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Server]]:
     ],
 )
 def test_a_server_starts_ahead_for_plain_processes_alone_and_ends_with_an_error_of_input(
-    monkeypatch: pytest.MonkeyPatch, started: list[_Server], options: dict[str, object], n: int
+    monkeypatch: pytest.MonkeyPatch, started: list[_Server], options: dict[str, Any], n: int
 ) -> None:
     monkeypatch.setattr(choice, "_GPU_DEVICES", ())
     with pytest.raises(ValueError, match=r"gone\.csv"):
