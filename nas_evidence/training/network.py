@@ -58,6 +58,7 @@ class Settling:
     work      done so far, in the same unit
     rounds    of (a) and (b)
     double    float64 is needed
+    trial     short rounds left of it, before the settling begins
     reported  somebody asks how far from a mode the state is that is kept
     first     θ of the mode at the scheduled hyperparameters [P], once it is found
     moved     largest move of a log hyperparameter in the last round
@@ -77,6 +78,7 @@ class Settling:
     work: float = 0.0
     rounds: int = 0
     double: bool = False
+    trial: int = 0
     reported: bool = True
     first: Tensor | None = None
     moved: float = math.inf

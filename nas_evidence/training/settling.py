@@ -33,8 +33,10 @@ falls on the way to that mode: by `IN_VAIN`, or in a second round by `FURTHER_FA
 those were learned at no mode. A linear network has a convex loss, unless its noise is an output,
 and always ends at one of the two modes, up to the rounding of its weights to float32.
 
-By default networks settle where the targets are real numbers, and linear ones always
-(docs/experiments/settling.md).
+By default networks settle where the targets are real numbers, and linear ones always. Most with
+real targets would end with the scheduled state. So these begin with a trial of up to three short
+rounds, in which (b) moves all hyperparameters. It ends the settling where evidence falls, by
+`TRIAL_FALLS`; else all begins again at the scheduled state (docs/experiments/settling.md).
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The scheduled state is kept until the settling ends.
@@ -93,6 +95,11 @@ CLOSER = 0.1
 IN_VAIN = 0.2
 #: Nats per datum that a further round may lose while the evidence is above that.
 FURTHER_FALL = 0.02
+#: Nats per datum below the evidence of the scheduled state that end the trial, after each round.
+TRIAL_FALLS = (0.2, 0.1, 0.02)
+#: Part of a round that the first one of the trial is, and gradients at least. The others are as
+#: long as all before them.
+_SHORT, _FEWEST_OF_TRIAL = 16, 3
 #: Nats per datum where the loss is convex, and no kink is in the way.
 _CONVEX_TOLERANCE = 1e-6
 #: Rounds in which every precision moves; after them, one factor on all.
@@ -116,8 +123,9 @@ def begin_settling(network: Network, budget: float) -> Settling:
         network: after its last epoch.
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
             none. The decrement that is reported in the end comes on top, for a quarter of it, or
-            twelve products. A linear network, whose loss is convex, reaches its optimum whatever
-            the budget, unless it saw augmented images. Above `FULL_BATCH` the budget is 0.
+            twelve products, and so does the trial, about a round. A linear network, whose loss is
+            convex, reaches its optimum whatever the budget, unless it saw augmented images. Above
+            `FULL_BATCH` the budget is 0.
     """
     theta = parameters_of(network)
     scheduled, cost = Trained(theta, network.hyper), gradient_cost(network)
@@ -126,6 +134,8 @@ def begin_settling(network: Network, budget: float) -> Settling:
         found.budget = max(budget, _CONVEX_GRADIENTS * found.cost)
     if len(network.data.x_train) * len(theta) > FULL_BATCH:
         found.budget = 0.0
+    if learns(network.plan) and _is_judged_far(network) and not _is_convex(network):
+        found.trial = len(TRIAL_FALLS)
     return found
 
 
@@ -221,7 +231,7 @@ class _Round(NamedTuple):
 def _rounds(live: Mapping[int, Network], ends: Mapping[int, _End | None]) -> dict[int, _Round]:
     """Move the hyperparameters of those at their first mode; return the evidences of all."""
     going = {k: end for k, end in ends.items() if end is not None}
-    moving = [k for k in going if _of(live[k]).first is not None]
+    moving = [k for k in going if _of(live[k]).first is not None or _of(live[k]).trial]
     judged = [
         k
         for k in going
@@ -252,6 +262,8 @@ def _end_round(network: Network, end: _End, found: _Round) -> bool:
     of_pass = pass_cost(plan, network.data) * settling.cost
     if isinstance(found.evidence, DivergedError):
         raise found.evidence
+    if settling.trial:
+        return _is_lost_in_trial(network, found.evidence)
     if settling.first is None:
         if _is_first_over(network, end):
             settling.evidence = found.evidence
@@ -275,6 +287,24 @@ def _end_round(network: Network, end: _End, found: _Round) -> bool:
         if end.stuck or decrement < _tolerance(network):  # nothing more to be had
             return True
     return settling.work >= settling.budget
+
+
+def _is_lost_in_trial(network: Network, evidence: float | None) -> bool:
+    """Tell whether a round of the trial ends the settling; after the last one begin again."""
+    settling, n_data = _of(network), len(network.data.x_train)
+    least = settling.scheduled_evidence
+    if least is not None and (
+        evidence is None or evidence < least - TRIAL_FALLS[-settling.trial] * n_data
+    ):
+        return True
+    settling.work += update_cost(network.plan, network.data) * settling.cost
+    settling.trial -= 1
+    if not settling.trial:
+        _put(settling.scheduled, network)
+        settling.theta = settling.scheduled.theta
+        settling.history = History.none(settling.theta)
+        settling.double, settling.work = False, 0.0
+    return False
 
 
 def _may_be_in_vain(network: Network) -> bool:
@@ -344,7 +374,7 @@ def _begin_descent(
 ) -> tuple[LogJoint, Start]:
     """Return the loss of a descent, and where it begins."""
     settling, plan = _of(network), network.plan
-    left = min(interval(plan), settling.budget - settling.work)
+    n_gradients = _n_gradients(network)
     if isinstance(inverse, DivergedError):
         raise inverse
     inverse(settling.theta)  # decomposed here, where it may fail
@@ -356,10 +386,21 @@ def _begin_descent(
         inverse,
         precision=joint.precision,
         likelihood_scale=plan.likelihood_power / joint.likelihood.scale**2,
-        n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
+        n_gradients=n_gradients,
         # Far enough below the tolerance, where a preconditioner stands for H.
         small_slope=0.1 * _tolerance(network),
     )
+
+
+def _n_gradients(network: Network) -> int:
+    """Return the most gradients of the next round."""
+    settling = _of(network)
+    left = min(interval(network.plan), settling.budget - settling.work)
+    whole = max(_FEWEST_GRADIENTS, round(left / settling.cost))
+    if not settling.trial:
+        return whole
+    before = round(settling.work / settling.cost)
+    return min(whole, max(whole // _SHORT, _FEWEST_OF_TRIAL, before))
 
 
 def _end_descent(network: Network, found: Descent, start: Start) -> _End:

@@ -62,7 +62,7 @@ from nas_evidence.training.parts import new_network
 from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 13
+CHECKPOINT_VERSION = 14
 #: Of the folds, in `Trial.scorers`.
 _FOLDS = str(declared("two_fold").implementation)
 

@@ -279,6 +279,7 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
     monkeypatch.setattr(module, "_evidence_of", lambda *_: next(found, 1.5))
     monkeypatch.setattr(module, "_may_be_in_vain", lambda *_: False)
+    monkeypatch.setattr(module, "TRIAL_FALLS", ())
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
     assert (settling.kept, settling.evidence, settling.first_evidence) == ("settled", 1.5, 2.0)
@@ -296,12 +297,61 @@ def test_settling_of_real_targets_ends_where_the_way_to_a_mode_loses_evidence(
     data = real()
     training, assignment = scheduled(data)
     n_data = len(data.x_train)
+    monkeypatch.setattr(module, "TRIAL_FALLS", ())
     found = iter((0.0, *lost))  # scheduled; then the way to the mode
     monkeypatch.setattr(module, "_evidence_of", lambda *_: -n_data * next(found, 0.04))
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert min(settling.rounds, 1) == rounds
     assert settling.kept == "scheduled"
     assert (settling.work < 3 * EPOCHS) == (rounds == 0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "slices"),
+    [((0.21,), 1), ((0.19, 0.11), 2), ((0.19, 0.09, 0.03), 3)],
+    ids=["first", "second", "third"],
+)
+def test_a_trial_that_falls_too_far_leaves_the_scheduled_state(
+    monkeypatch: pytest.MonkeyPatch, lost: tuple[float, ...], slices: int
+) -> None:
+    data = real()
+    training, _ = scheduled(data)
+    before, hyper = flat(training.model), training.hyper
+    found = iter((0.0, *lost))  # scheduled; then the rounds of the trial
+    monkeypatch.setattr(module, "_evidence_of", lambda *_: -len(data.x_train) * next(found))
+    settling = begin_settling(training, 6 * EPOCHS)
+    ends = [settle_slices([training])[0] for _ in range(slices)]
+    assert ends == [False] * (slices - 1) + [True]
+    assert (settling.kept, settling.rounds) == ("scheduled", 0)
+    assert torch.equal(flat(training.model), before)
+    assert torch.equal(training.prior_precision, hyper.precision)
+    assert training.noise_std == hyper.scale
+
+
+def test_a_settling_after_its_trial_ends_as_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, ends = real(), []
+    for falls in ((math.inf,) * 3, ()):
+        monkeypatch.setattr(module, "TRIAL_FALLS", falls)
+        training, assignment = scheduled(data)
+        settling = settled(training, data, assignment, 2 * EPOCHS)
+        ends.append((settling.theta, flat(training.model), training.prior_precision))
+        ends[-1] += (torch.tensor([settling.evidence, settling.work, settling.rounds]),)
+    for one, other in zip(*ends, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "plan"),
+    [
+        ("linear", "real", {}),
+        ("mlp", "labels", {}),
+        ("mlp", "real", {"online": {"every": "never"}}),
+    ],
+    ids=["a convex loss", "labels", "hyperparameters that never move"],
+)
+def test_no_trial_of(family: str, task: str, plan: dict[str, object]) -> None:
+    training, _ = scheduled(real() if task == "real" else labels(), family, **plan)
+    assert begin_settling(training, EPOCHS).trial == 0
 
 
 def test_real_targets_keep_a_settled_state_of_more_evidence_however_far_from_a_mode() -> None:
