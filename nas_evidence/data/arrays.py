@@ -23,7 +23,7 @@ from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import NUMBERS, OF_IMAGES, PIECEWISE, TrainingPlan
 
 if TYPE_CHECKING:
-    from nas_evidence.data.preparation import Preparation
+    from nas_evidence.data.table_columns import Preparation
     from nas_evidence.data.units import Units
 
 #: Inputs: in memory, or rows of a file that are read when indexed.

@@ -25,13 +25,7 @@ from nas_evidence.data.images import (
     new_images_in_memory,
 )
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import (
-    MISSING,
-    MOST_CATEGORIES,
-    OTHER,
-    Preparation,
-    unread,
-)
+from nas_evidence.data.preparation import MOST_CATEGORIES, inputs_of, unread
 from nas_evidence.data.reading import as_array, kind_of, known_column, plain, read, targets_in
 from nas_evidence.data.said import Said
 from nas_evidence.data.source import (
@@ -43,6 +37,7 @@ from nas_evidence.data.source import (
     called,
     table_source,
 )
+from nas_evidence.data.table_columns import MISSING, OTHER, Preparation
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -211,7 +206,7 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     assert prepared is not None
     frame, said = in_known_forms(frame, prepared)
     check_durations(how_read(frame)[1], prepared)
-    prepared.apply(frame, given)  # refuses columns that lack, or hold text instead of numbers
+    inputs_of(prepared, frame, given)  # refuses columns that lack, or hold text instead of numbers
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, given),)
     others = [*targets, *(known_column(frame, name, given) for name in spec.columns_of_rows)]
     _check_numbers(before, frame, given)

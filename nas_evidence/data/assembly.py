@@ -28,9 +28,10 @@ from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.labels import class_weights, said_class_weights
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
-from nas_evidence.data.preparation import Preparation, option, prepare
+from nas_evidence.data.preparation import inputs_of, option, prepare
 from nas_evidence.data.real_targets import said_scale
 from nas_evidence.data.said import Said
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.data.targets import Reading, reading_of, targets_of
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
@@ -114,11 +115,11 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     n_train, n_test = len(x), len(x_test)
     if isinstance(x, pd.DataFrame) and isinstance(x_test, pd.DataFrame):
         preparation, said = _prepared(x, y, spec, rows, reading)
-        x, rest = preparation.apply(x, where), x_test
+        x, rest = inputs_of(preparation, x, where), x_test
         if n_test:
             rest, told = in_known_forms(rest, preparation)
             said = [*said, *told]
-        x_test = preparation.apply(rest, f"the test rows of {where}") if n_test else x[:0]
+        x_test = inputs_of(preparation, rest, f"the test rows of {where}") if n_test else x[:0]
         if units is None:  # else copies may belong together
             said = [*said, *said_copies(x, y, x_test, y_test)]
     elif spec.drop or spec.categorical or spec.numeric:

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ import pandas as pd
 from nas_evidence.data.exact_text import has_leading_zeros, merged_codes, to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said, said_of
+from nas_evidence.data.table_columns import TEXT, Order, Written
 from nas_evidence.data.typed import (
     is_typed,
     merged_objects,
@@ -52,21 +53,6 @@ _DURATION = re.compile(
     r"-?\d+ days?,? [+-]?\d\d?:\d\d:\d\d(\.\d+)?|[+-]?P(?=T?\d)(\d+D)?(T[\dHMS.]+)?"
 )
 _ONLY_GROUPS = re.compile(r"[+-]?\d{1,3}(,\d{3}){2,}|[+-]?\d{1,3}(,\d{3})+\.\d*")
-
-
-class Written(NamedTuple):
-    """How the cells of a column are written.
-
-    sign  the decimal one, or "text" if they are no numbers; "category" if the source says that
-          they are categories, "duration" of durations, read in seconds
-    unit  that follows the numbers, or ""
-    """
-
-    sign: Literal["text", "point", "comma", "category", "duration"]
-    unit: str = ""
-
-
-TEXT = Written("text")
 
 
 def with_numbers_read(
@@ -349,7 +335,6 @@ def _is_text(values: pd.Series) -> bool:
 
 # --- dates
 
-Order = Literal["year", "month", "day"]
 #: Features of a date, the days since 1970 with their fraction first.
 PARTS = ("days", "year", "month", "weekday", "hour")
 _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")

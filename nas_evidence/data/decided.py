@@ -15,8 +15,9 @@ import pandas as pd
 
 from nas_evidence.data.arrays import ArrayData, row_hashes
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import MOST_CATEGORIES, Preparation, option
+from nas_evidence.data.preparation import MOST_CATEGORIES, option
 from nas_evidence.data.said import Said
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.data.targets import ClassName
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.how_read import HowRead

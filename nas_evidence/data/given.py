@@ -12,13 +12,14 @@ import pandas as pd
 
 from nas_evidence.data.array_files import arrays_of_part, as_frame
 from nas_evidence.data.arrays import ArrayData, row_hashes
-from nas_evidence.data.cells import TEXT, Written, how_read, with_numbers_read
+from nas_evidence.data.cells import how_read, with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
-from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.preparation import doubts_of, inputs_of
 from nas_evidence.data.reading import read, targets_in
 from nas_evidence.data.source import pairs_of
+from nas_evidence.data.table_columns import TEXT, Preparation, Written
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
@@ -250,9 +251,9 @@ def _of_table(
     written = how_read(frame)[1]
     frame, changed = in_known_forms(frame, preparation)
     check_durations(written, preparation)
-    inputs = preparation.apply(frame, "the new data")
+    inputs = inputs_of(preparation, frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    doubts = [*changed, *dict.fromkeys(preparation.doubts(frame))]
+    doubts = [*changed, *dict.fromkeys(doubts_of(preparation, frame))]
     unknown = 0 if truth is None else int(frame[[*targets]].isna().any(axis=1).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"

@@ -17,12 +17,9 @@ these parameters (a test compares).
 """
 
 import difflib
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -31,10 +28,7 @@ from nas_evidence.data.cells import (
     EACH,
     MOST_WORDS,
     PARTS,
-    TEXT,
     THIS_CENTURY,
-    Order,
-    Written,
     dates_of,
     has_zone,
     order_of,
@@ -44,8 +38,16 @@ from nas_evidence.data.cells import (
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
+from nas_evidence.data.table_columns import (
+    MISSING,
+    OTHER,
+    TEXT,
+    Column,
+    Order,
+    Preparation,
+    Written,
+)
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
-from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
 #: Maximum number of categories of a column with a feature of their own.
@@ -60,230 +62,93 @@ _TINY = 1e-30
 _WHOLE = 2**53
 #: Ordered categories that a sentence names.
 _GRADES = 4
-OTHER, MISSING = "(other)", "(missing)"
 _FLAGS = {"true": 1.0, "false": 0.0}
 
 
-@dataclass(frozen=True)
-class Column:
-    """How one column becomes features.
+def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Array:
+    """Return the features of a table, float32 [n, d].
 
-    base        taken off whole numbers before they are float64; `fill`, `shift`, `low` and `high`
-                are of what is left
-    fill        value in place of a missing number
-    indicator   whether a feature says that the number is missing
-    categories  with a feature of their own; `OTHER` comes after them
-    part        of a date, see `cells.PARTS`; several columns then have one name
-    order       what its dates begin with
-    zone        of its dates, see `cells.dates_of`; None in exports of before: UTC
-    shift, unit the feature is (value - shift) / unit
-    low, high   least and largest number in training, None for dates and categories
-    words       among the numbers of training, read as missing
+    Raises:
+        ValueError: if a column is absent, or holds text instead of numbers; names both.
     """
-
-    name: str
-    kind: Literal["number", "category"]
-    fill: float = 0.0
-    indicator: bool = False
-    categories: tuple[str, ...] = ()
-    part: str = ""
-    order: Order = "year"
-    zone: str | None = None
-    shift: float = 0.0
-    unit: float = 1.0
-    low: float | None = None
-    high: float | None = None
-    words: tuple[str, ...] = ()
-    base: int = 0
-
-    @property
-    def range(self) -> str:
-        """Return the range of the numbers of training in words."""
-        if self.low is None or self.high is None:
-            return ""
-        if self.base:
-            return f"{self.base + round(self.low)} to {self.base + round(self.high)}"
-        return f"{self.low:.4g} to {self.high:.4g}"
-
-    @property
-    def label(self) -> str:
-        """Return the name of its feature."""
-        return f"{self.part} of {self.name}" if self.part else self.name
-
-    @property
-    def may_miss(self) -> bool:
-        """Return whether training had missing cells, so that they have a feature."""
-        return self.indicator or MISSING in self.categories
-
-    def feature(self, numbers: Array) -> Array:
-        """Return numbers [n], NaN where missing, as a feature, float64 [n]."""
-        filled = np.where(np.isnan(numbers), self.fill, numbers)
-        return filled if (self.shift, self.unit) == (0, 1) else (filled - self.shift) / self.unit
-
-    def far_outside(self, numbers: pd.Series) -> pd.Series:
-        """Return those that are further outside the range of training than it is wide."""
-        if self.low is None or self.high is None:
-            return numbers.iloc[:0]
-        width = self.high - self.low
-        return numbers[(numbers < self.low - width) | (numbers > self.high + width)]
+    absent = [
+        n for n in dict.fromkeys(c.name for c in preparation.columns) if n not in frame.columns
+    ]
+    if absent:
+        known = {str(name).casefold().strip(): name for name in frame.columns}
+        near = {name: known.get(name.casefold().strip()) for name in absent}
+        hints = [f"did you mean {other!r}?" for other in near.values() if other]
+        raise UserError(
+            f"{where} must have the columns of the training data, but lacks "
+            f"{', '.join(repr(name) for name in absent)}; "
+            + (" ".join(hints) or "add them, empty where unknown")
+        ).with_code("columns-missing")
+    dates: dict[str, Mapping[str, Array]] = {}
+    numbers = [
+        (c, _numbers(frame[c.name], c, where, dates)) for c in preparation.of_kind("number")
+    ]
+    parts = [
+        *(c.feature(values) for c, values in numbers),
+        *(np.isnan(values) for c, values in numbers if c.indicator),
+        *(
+            np.asarray(values == one)
+            for c, values in (
+                (c, _categories(frame[c.name], c)) for c in preparation.of_kind("category")
+            )
+            for one in (*c.categories, OTHER)
+        ),
+    ]
+    features = np.stack(parts, axis=1)
+    return np.ascontiguousarray(features, dtype=np.float32)
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """How a table becomes features, in the order of `feature_names`.
+def doubts_of(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence for each column whose cells cannot be used as they are."""
+    done = set[str]()
+    for column in preparation.columns:
+        if column.name in done:
+            continue  # another part of a date
+        done.add(column.name)
+        values = frame[column.name]
+        present = values.dropna()
+        if column.kind == "number" and not column.part:
+            present = _without(present, column.words).dropna()
+        if present.empty:
+            yield f"column {column.name!r} is empty; the default from training is used"
+        elif column.kind == "category":
+            unseen = _categories(present, column) == OTHER
+            seen = "not seen in training"
+            unseen &= _texts(present) != OTHER  # which the data may call so themselves
+            yield from _told(column, present[unseen], seen, "as the category '(other)'")
+        elif column.part:
+            undated = dates_of(present, column.order, column.zone).isna()
+            yield from _told(column, present[undated], "without a date", "as missing")
+            yield from _told_zones(column, present[~undated])
+        else:
+            yield from _told(column, unread(values, column), "with text", "as missing")
+        if column.low is not None:
+            numbers = pd.Series(_as_numbers(present, column.base), present.index)
+            far = _far_outside(numbers, column)
+            far = present[far.index] if column.base else far
+            if len(far):
+                is_are = "is" if len(far) == 1 else "are"
+                yield (
+                    f"column {column.name!r}: {_cells(len(far))} ({_first(far)}) {is_are} far "
+                    f"outside all training values ({column.range}); used unchanged"
+                )
+        n_missing = len(values) - len(present)
+        if n_missing and len(present) and not column.part and not column.may_miss:
+            taken = "the median" if column.kind == "number" else "the category '(other)'"
+            cells = _cells(n_missing, "missing ")
+            yield f"column {column.name!r}: {cells}, replaced by {taken}"
 
-    columns  used columns; those of dates several times
-    written  how cells of the training table are written, those of the target among them; new
-             tables are read by it
-    names    of all columns that could be features, in the order of the training table
-    unnamed  whether that table was an array, so that its names are x0, x1, ...
-    """
 
-    columns: tuple[Column, ...]
-    written: Mapping[str, Written] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    unnamed: bool = False
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features, all different: numbers, then indicators, then categories."""
-        found: dict[str, None] = {}
-        for _, feature in self._features():
-            name, n = feature, 2
-            while name in found:
-                name, n = f"{feature} ({n})", n + 1
-            found[name] = None
-        return tuple(found)
-
-    @property
-    def places(self) -> dict[str, list[int]]:
-        """Positions of the features of each column of the table, in the order of the columns."""
-        found: dict[str, list[int]] = {column.name: [] for column in self.columns}
-        for at, (name, _) in enumerate(self._features()):
-            found[name].append(at)
-        return found
-
-    @property
-    def scaled(self) -> Array:
-        """Which features are scaled: numbers, and not those of 0 and 1; bool [d]."""
-        n_numbers = len(self._of("number"))
-        return np.arange(len(self.feature_names)) < n_numbers
-
-    @property
-    def indicators(self) -> dict[int, int]:
-        """The feature that says where a number is missing, by the feature of the number."""
-        numbers = self._of("number")
-        with_one = [at for at, column in enumerate(numbers) if column.indicator]
-        return {at: len(numbers) + k for k, at in enumerate(with_one)}
-
-    @property
-    def sentence(self) -> str:
-        """How many columns there are of each kind."""
-        numbers = [c for c in self.columns if c.kind == "number" and not c.part]
-        n_dates = len({c.name for c in self.columns if c.part})
-        n_categories = sum(c.kind == "category" for c in self.columns)
-        n_missing = sum(c.indicator for c in numbers)
-        parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
-        parts += [f"{n_categories} of categories"] if n_categories else []
-        parts += [f"{n_dates} of dates"] if n_dates else []
-        missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
-        return f"features: {' and '.join(parts)}{missing}"
-
-    def apply(self, frame: pd.DataFrame, where: str) -> Array:
-        """Return the features of a table, float32 [n, d].
-
-        Raises:
-            ValueError: if a column is absent, or holds text instead of numbers; names both.
-        """
-        absent = [n for n in dict.fromkeys(c.name for c in self.columns) if n not in frame.columns]
-        if absent:
-            known = {str(name).casefold().strip(): name for name in frame.columns}
-            near = {name: known.get(name.casefold().strip()) for name in absent}
-            hints = [f"did you mean {other!r}?" for other in near.values() if other]
-            raise UserError(
-                f"{where} must have the columns of the training data, but lacks "
-                f"{', '.join(repr(name) for name in absent)}; "
-                + (" ".join(hints) or "add them, empty where unknown")
-            ).with_code("columns-missing")
-        dates: dict[str, Mapping[str, Array]] = {}
-        numbers = [(c, _numbers(frame[c.name], c, where, dates)) for c in self._of("number")]
-        parts = [
-            *(c.feature(values) for c, values in numbers),
-            *(np.isnan(values) for c, values in numbers if c.indicator),
-            *(
-                np.asarray(values == one)
-                for c, values in ((c, _categories(frame[c.name], c)) for c in self._of("category"))
-                for one in (*c.categories, OTHER)
-            ),
-        ]
-        features = np.stack(parts, axis=1)
-        return np.ascontiguousarray(features, dtype=np.float32)
-
-    def doubts(self, frame: pd.DataFrame) -> Iterator[str]:
-        """Yield a sentence for each column whose cells cannot be used as they are."""
-        done = set[str]()
-        for column in self.columns:
-            if column.name in done:
-                continue  # another part of a date
-            done.add(column.name)
-            values = frame[column.name]
-            present = values.dropna()
-            if column.kind == "number" and not column.part:
-                present = _without(present, column.words).dropna()
-            if present.empty:
-                yield f"column {column.name!r} is empty; the default from training is used"
-            elif column.kind == "category":
-                unseen = _categories(present, column) == OTHER
-                seen = "not seen in training"
-                unseen &= _texts(present) != OTHER  # which the data may call so themselves
-                yield from _told(column, present[unseen], seen, "as the category '(other)'")
-            elif column.part:
-                undated = dates_of(present, column.order, column.zone).isna()
-                yield from _told(column, present[undated], "without a date", "as missing")
-                yield from _told_zones(column, present[~undated])
-            else:
-                yield from _told(column, unread(values, column), "with text", "as missing")
-            if column.low is not None:
-                numbers = pd.Series(_as_numbers(present, column.base), present.index)
-                far = column.far_outside(numbers)
-                far = present[far.index] if column.base else far
-                if len(far):
-                    is_are = "is" if len(far) == 1 else "are"
-                    yield (
-                        f"column {column.name!r}: {_cells(len(far))} ({_first(far)}) {is_are} far "
-                        f"outside all training values ({column.range}); used unchanged"
-                    )
-            n_missing = len(values) - len(present)
-            if n_missing and len(present) and not column.part and not column.may_miss:
-                taken = "the median" if column.kind == "number" else "the category '(other)'"
-                cells = _cells(n_missing, "missing ")
-                yield f"column {column.name!r}: {cells}, replaced by {taken}"
-
-    def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Preparation":
-        """Return what `to_json` wrote."""
-        stored = parsed_json(text)
-        lists = ("categories", "words")
-        return cls(
-            tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),
-            {name: Written(*how) for name, how in stored["written"].items()},
-            tuple(stored["names"]),
-            stored["unnamed"],
-        )
-
-    def _features(self) -> Iterator[tuple[str, str]]:
-        numbers = self._of("number")
-        yield from ((c.name, c.label) for c in numbers)
-        yield from ((c.name, f"{c.label} is missing") for c in numbers if c.indicator)
-        for c in self._of("category"):
-            yield from ((c.name, f"{c.name} = {value}") for value in (*c.categories, OTHER))
-
-    def _of(self, kind: str) -> list[Column]:
-        return [column for column in self.columns if column.kind == kind]
+def _far_outside(numbers: pd.Series, column: Column) -> pd.Series:
+    """Return the numbers that are further outside the range of training than it is wide."""
+    if column.low is None or column.high is None:
+        return numbers.iloc[:0]
+    width = column.high - column.low
+    return numbers[(numbers < column.low - width) | (numbers > column.high + width)]
 
 
 def unread(values: pd.Series, column: Column) -> pd.Series:

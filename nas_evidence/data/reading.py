@@ -40,7 +40,6 @@ from nas_evidence.data.arrow_tables import (
 )
 from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
 from nas_evidence.data.cells import (
-    Written,
     are_codes,
     decimal_comma,
     has_groups,
@@ -55,6 +54,7 @@ from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
+from nas_evidence.data.table_columns import Written
 from nas_evidence.data.targets import inferred
 from nas_evidence.data.typed import names_half_characters
 from nas_evidence.plumbing.foreign_text import shortened

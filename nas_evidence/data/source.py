@@ -19,7 +19,7 @@ import pandas as pd
 from nas_evidence.data.array_files import KEYS, read_arrays, rows_of_arrays
 from nas_evidence.data.arrays import ArrayData, RawArrays
 from nas_evidence.data.assembly import assembled, raw_of
-from nas_evidence.data.cells import TEXT, how_read, with_numbers_read
+from nas_evidence.data.cells import how_read, with_numbers_read
 from nas_evidence.data.digest import ChangedDataError, check_content, content_of, fingerprint
 from nas_evidence.data.image_reading import STORED, ImageReading, reading_in
 from nas_evidence.data.images import are_of_pil, images_in_memory, read_images, said_names
@@ -36,6 +36,7 @@ from nas_evidence.data.reading import (
     texts_as_frame,
 )
 from nas_evidence.data.said import Said
+from nas_evidence.data.table_columns import TEXT
 from nas_evidence.data.targets import check_unordered, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word

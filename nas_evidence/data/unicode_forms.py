@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.plumbing.foreign_text import shortened
 
 

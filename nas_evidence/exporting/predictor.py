@@ -32,7 +32,7 @@ from torch import Tensor
 
 from nas_evidence.data.given import Given, features_of, unlike_range
 from nas_evidence.data.image_reading import ImageReading
-from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
 from nas_evidence.exporting.program import Exported, load_exported

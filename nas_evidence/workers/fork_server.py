@@ -175,7 +175,7 @@ def run(handle: int) -> None:
         handle: of the socket.
     """
     # Torch, and what the data of a table bring: each fork would import it again.
-    from nas_evidence.data import preparation  # noqa: F401
+    from nas_evidence.data import table_columns  # noqa: F401
     from nas_evidence.workers import worker  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

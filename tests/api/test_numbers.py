@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 import nas_evidence
 from nas_evidence.data import load
 from nas_evidence.data.arrays import MOST_BINNED, check_space
+from nas_evidence.data.preparation import inputs_of
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.domains import Choice
@@ -82,7 +83,7 @@ def test_every_export_predicts_as_the_study_from_its_files_alone(
     expected = study.predictor(piecewise(study)).predict(rows)
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-6)
     np.testing.assert_allclose(found.std, expected.std, rtol=1e-6)
-    features = study.arrays().meaning.preparation.apply(rows, "here")
+    features = inputs_of(study.arrays().meaning.preparation, rows, "here")
     with torch.no_grad():
         outputs = torch.export.load(folder / "model.pt2").module()(torch.from_numpy(features))
     np.testing.assert_allclose(outputs.numpy(), expected.mean, rtol=1e-4, atol=1e-4)

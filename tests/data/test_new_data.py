@@ -9,8 +9,9 @@ import pytest
 from messages import refused
 
 from nas_evidence.data.given import features_of
-from nas_evidence.data.preparation import Preparation, prepare
+from nas_evidence.data.preparation import prepare
 from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.exporting.predictor import Prediction
 from nas_evidence.spec.study import DatasetSpec
 

@@ -12,8 +12,9 @@ import pytest
 from messages import refused
 
 from nas_evidence.data import load
-from nas_evidence.data.preparation import OTHER, Column, Preparation, prepare
+from nas_evidence.data.preparation import inputs_of, prepare
 from nas_evidence.data.reading import read_frame
+from nas_evidence.data.table_columns import OTHER, Column, Preparation
 from nas_evidence.spec.study import DatasetSpec
 
 
@@ -68,13 +69,13 @@ def test_features_are_those_of_the_column_transformer_of_scikit_learn() -> None:
         ],
         sparse_threshold=0,
     ).fit_transform(known)
-    np.testing.assert_array_equal(Preparation(columns).apply(table, "t.csv"), expected)
+    np.testing.assert_array_equal(inputs_of(Preparation(columns), table, "t.csv"), expected)
 
 
 def test_features_are_what_their_names_say() -> None:
     table = frame().drop(columns="price")
     preparation, said = prepared(table)
-    x = pd.DataFrame(preparation.apply(table, "t.csv"), columns=preparation.feature_names)
+    x = pd.DataFrame(inputs_of(preparation, table, "t.csv"), columns=preparation.feature_names)
     median = table["size"].median()
     size = next(column for column in preparation.columns if column.name == "size")
     np.testing.assert_allclose(x["size"] + size.shift, table["size"].fillna(median), rtol=1e-6)
@@ -94,15 +95,17 @@ def test_other_tables_may_have_unseen_categories_missing_values_and_more_columns
     table = frame().drop(columns="price")
     preparation, _ = prepared(table)
     other = pd.DataFrame({"new": [True], "rooms": [None], "town": ["lima"], "size": [3], "z": [1]})
-    x = dict(zip(preparation.feature_names, preparation.apply(other, "o.csv")[0], strict=True))
+    x = dict(
+        zip(preparation.feature_names, inputs_of(preparation, other, "o.csv")[0], strict=True)
+    )
     assert x[f"town = {OTHER}"] == 1
     shifts = {column.name: column.shift for column in preparation.columns}
     assert x["rooms"] + shifts["rooms"] == table["rooms"].median()
     assert x["size"] + shifts["size"] == pytest.approx(3, abs=1e-5)
     with refused("columns-missing", "o.csv", "'town'"):
-        preparation.apply(other.drop(columns="town"), "o.csv")
+        inputs_of(preparation, other.drop(columns="town"), "o.csv")
     with refused("column-not-numbers", "'size'", "o.csv", "'big'"):
-        preparation.apply(other.assign(size="big"), "o.csv")
+        inputs_of(preparation, other.assign(size="big"), "o.csv")
 
 
 def test_a_preparation_travels_as_json() -> None:
@@ -110,7 +113,7 @@ def test_a_preparation_travels_as_json() -> None:
     preparation, _ = prepared(table)
     again = Preparation.from_json(preparation.to_json())
     assert again == preparation
-    np.testing.assert_array_equal(again.apply(table, "t"), preparation.apply(table, "t"))
+    np.testing.assert_array_equal(inputs_of(again, table, "t"), inputs_of(preparation, table, "t"))
 
 
 @pytest.mark.parametrize(

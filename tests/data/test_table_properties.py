@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import nas_evidence
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.given import features_of
-from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.spec.study import DatasetSpec
 
 N_ROWS = 24

@@ -25,9 +25,9 @@ from nas_evidence import search
 from nas_evidence.data.arrays import Meaning
 from nas_evidence.data.cells import how_read
 from nas_evidence.data.given import features_of
-from nas_evidence.data.preparation import OTHER, Preparation
 from nas_evidence.data.reading import as_written, read, read_frame
 from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.data.table_columns import OTHER, Preparation
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.normals import Normals
 from nas_evidence.spec.study import DatasetSpec

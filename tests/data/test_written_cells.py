@@ -11,9 +11,10 @@ from messages import refused
 from nas_evidence.data import load
 from nas_evidence.data.cells import READ, how_read, with_numbers_read
 from nas_evidence.data.given import features_of
-from nas_evidence.data.preparation import OTHER, Preparation, prepare
+from nas_evidence.data.preparation import inputs_of, prepare
 from nas_evidence.data.reading import read_frame
 from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.data.table_columns import OTHER, Preparation
 from nas_evidence.data.targets import targets_of
 from nas_evidence.spec.study import DatasetSpec
 
@@ -61,7 +62,7 @@ def test_blanks_of_any_script_around_numbers_are_none_of_them(blank: str) -> Non
     preparation, _ = prepare(
         found, drop=(), categorical=(), numeric=(), where="t", written=how_read(found)[1]
     )
-    numbers = preparation.apply(found, "t")[:, 0] * preparation.columns[0].unit
+    numbers = inputs_of(preparation, found, "t")[:, 0] * preparation.columns[0].unit
     assert numbers.tolist() == [k + 0.5 for k in range(20)]
     new = pd.DataFrame({"c": ["3.5", f"{blank}7.5"], "y": ["1", "2"]})
     assert features_of(new, preparation).inputs[:, 0].tolist() == [3.5, 7.5]
@@ -106,7 +107,7 @@ def features(column: Any, new: Any) -> dict[str, list[float]]:
     table = pd.DataFrame({"c": column})
     preparation, _ = prepare(table, drop=(), categorical=(), numeric=(), where="t")
     again = Preparation.from_json(preparation.to_json())
-    found = again.apply(pd.DataFrame({"c": new}), "new").astype(np.float64)
+    found = inputs_of(again, pd.DataFrame({"c": new}), "new").astype(np.float64)
     for at, column in enumerate(c for c in again.columns if c.kind == "number"):
         found[:, at] = found[:, at] * column.unit + column.shift
     return dict(zip(again.feature_names, found.T.tolist(), strict=True))
