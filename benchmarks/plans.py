@@ -52,7 +52,7 @@ from nas_evidence.spec.study import DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.training import settling as module
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.training.mode import newton_decrement
+from nas_evidence.training.mode import newton_decrement, update_cost
 from nas_evidence.training.network import Network as Trained
 from nas_evidence.training.parts import new_network, part_of, stop_of_part
 from nas_evidence.training.settling import begin_settling, settle_slices
@@ -227,7 +227,7 @@ def tried(name: str, network: Network, seed: int, data: TensorData) -> Row:
         settling = module._of(one)
         work, lost = settling.work, inner(one, evidence)
         if not settling.trial:
-            of_trial = work + module.update_cost(plan, data) * settling.cost
+            of_trial = work + update_cost(plan, data) * settling.cost
         return lost
 
     for at, falls in (("without", ()), ("with", module.TRIAL_FALLS)):
