@@ -1,23 +1,23 @@
 """The entry of the command line; `python -m nas_evidence` where its script is not on the path.
 
-Loading the modules takes a second or more. Nothing has begun by then, so Ctrl-C ends at once.
+Loading the modules takes a second or more. Nothing has begun by then, so Ctrl-C ends at once. What
+is imported here comes before that, and a Ctrl-C then shows a traceback: so it is little.
 """
 
 import atexit
 import contextlib
-import logging
 import os
 import signal
 import sys
-import threading
-from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from nas_evidence.plumbing.unpacked import leave_unpacked
+if TYPE_CHECKING:
+    import threading
+    from types import FrameType
 
 _INTERRUPTED = 130
 #: Interrupts that wait for the end of an import, and how often one waits a tenth of a second.
-_LATER: list[threading.Timer] = []
+_LATER: "list[threading.Timer]" = []
 _MOST = 20
 
 
@@ -25,11 +25,23 @@ def main() -> None:
     """Load the command line and run it."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it is closed: a file of a study would get its number
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            stream = open(os.devnull, mode)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)  # it stays open when another takes its place
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handled:  # not if the caller has it ignored, as `nohup` does
         signal.signal(signal.SIGINT, _end)
-    if folder := leave_unpacked(with_files=True):  # a job: import the package that was sent there
+    from nas_evidence.plumbing.unpacked import leave_unpacked
+
+    try:
+        folder = leave_unpacked(with_files=True)
+    except FileNotFoundError:
+        sys.stderr.write(
+            "error: the current folder was removed; go to another one (`cd`), and run the same "
+            "command again\n"
+        )
+        raise SystemExit(2) from None
+    if folder:  # a job: import the package that was sent there
         sys.path.insert(0, str(folder))
         for package in ("nas_evidence", "nas_evidence.plumbing"):  # what is loaded by now
             sys.modules[package].__path__.insert(0, str(folder / package.replace(".", "/")))
@@ -63,6 +75,8 @@ def main() -> None:
         command_line()
     except SystemExit as end:
         if end.code == _INTERRUPTED:
+            import logging
+
             logging.shutdown()
             _leave(_INTERRUPTED)
         raise
@@ -94,7 +108,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
+def _interrupt(signum: int, frame: "FrameType | None") -> None:
     """Raise KeyboardInterrupt; in an import a little later, for C++ code there would abort."""
     inside = frame
     while inside is not None and not inside.f_code.co_filename.startswith("<frozen importlib"):
@@ -115,6 +129,8 @@ def _unraisable(found: "sys.UnraisableHookArgs") -> None:
 
 
 def _again() -> None:
+    import threading
+
     _LATER.append(later := threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]))
     later.daemon = True
     later.start()

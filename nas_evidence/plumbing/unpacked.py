@@ -11,6 +11,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+#: Ray sets it in the driver of a job.
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
 
 def leave_unpacked(*, with_files: bool) -> Path | None:
     """Leave a working directory that Ray has unpacked; return the new one.
@@ -18,12 +21,18 @@ def leave_unpacked(*, with_files: bool) -> Path | None:
     Args:
         with_files: take its files along, in a folder that ends with this process; else go to the
             folder of temporary files.
+
+    Raises:
+        FileNotFoundError: if the folder was removed and this is no process of Ray: what it writes
+            would be in a folder that nobody named.
     """
     try:
         there = Path.cwd()
         if there.parent.name != "working_dir_files":  # Ray's name
             return None
     except FileNotFoundError:  # it is removed already
+        if with_files and _JOB not in os.environ:
+            raise
         with_files = False
     new = Path(tempfile.gettempdir())
     if with_files:

@@ -7,14 +7,15 @@ are a session of their own, which ends when the driver is gone.
 
 import gc
 import os
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, BinaryIO
 
 _NUMBER = struct.Struct("!q")
 _FORK, _PRINT = -1, -2
-#: Seconds between two looks of a fork whether its server still lives.
+#: Seconds between two looks whether the driver or the server still lives.
 _LOOK_EVERY = 1.0
 
 
@@ -174,9 +175,10 @@ def run(handle: int) -> None:
     Args:
         handle: of the socket.
     """
-    # Torch, and what the data of a table bring: each fork would import it again.
-    from nas_evidence.data import table_columns  # noqa: F401
-    from nas_evidence.workers import worker  # noqa: F401
+    with _ended_with_driver(handle):
+        # Torch, and what the data of a table bring: each fork would import it again.
+        from nas_evidence.data import table_columns  # noqa: F401
+        from nas_evidence.workers import worker  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
@@ -199,6 +201,26 @@ def run(handle: int) -> None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
     os.killpg(0, signal.SIGKILL)
+
+
+@contextmanager
+def _ended_with_driver(handle: int) -> Iterator[None]:
+    """End this process when the driver goes in the block, which takes long on a busy machine.
+
+    By a timer: a thread must not be there when the server forks.
+    """
+    driver = select.poll()
+    driver.register(handle, 0)  # a closed end is told without being asked for
+
+    def look(signum: int, frame: object) -> None:
+        if driver.poll(0):
+            os.killpg(0, signal.SIGKILL)
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY, _LOOK_EVERY)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def _received(control: socket.socket) -> tuple[int, list[int]]:

@@ -52,6 +52,17 @@ def test_ctrl_c_while_the_modules_load_ends_without_a_traceback(tmp_path: Path) 
         process.wait()
 
 
+def test_little_is_imported_before_ctrl_c_ends_without_a_traceback() -> None:
+    code = "import sys\nbefore = {*sys.modules}\nimport nas_evidence.__main__\n"
+    process = subprocess.run(
+        [sys.executable, "-c", f"{code}print(*({{*sys.modules}} - before))"],
+        env=environment(PYTHONPATH=str(Path(__file__).parents[2])),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    slow = {"logging", "pathlib", "shutil", "tempfile", "threading"}
+    assert not slow & {*process.stdout.split()}
+
+
 @pytest.mark.slow
 def test_ctrl_c_inside_a_long_call_ends_the_process() -> None:
     process = subprocess.Popen(

@@ -249,6 +249,22 @@ run()
 """
 
 
+PUT_BY = """\
+import sys
+import nas_evidence.cli.main as verbs
+sys.argv[1:] = ["report"]
+verbs._main = lambda: (print("x"), sys.stdout.flush(), sys.stdout.reconfigure(errors="replace"))
+from nas_evidence.__main__ import run
+run()
+"""
+
+
+def test_a_verb_that_goes_on_without_its_output_does_so_where_it_is_closed() -> None:
+    given = {"env": environment(), "capture_output": True, "text": True}
+    ended = subprocess.run(["sh", "-c", '"$0" -c "$1" >&- <&-', sys.executable, PUT_BY], **given)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_error_and_no_file_gets_their_number(
     tmp_path: Path, closed: str

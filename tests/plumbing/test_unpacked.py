@@ -65,6 +65,20 @@ def test_a_worker_whose_folder_was_removed_goes_to_one_that_stays(unpacked: Path
     ran(WORKER, unpacked)
 
 
+def test_a_command_in_a_folder_that_was_removed_writes_nowhere_else(tmp_path: Path) -> None:
+    code = "import os; os.rmdir(os.getcwd()); from nas_evidence.__main__ import run; run()"
+    gone, command = tmp_path / "gone", [sys.executable, "-P", "-c", code, "--version"]
+    for more, said in (
+        ({}, (2, "error: the current folder was removed; go to another one (`cd`), and run the "
+              "same command again\n")),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, (0, "")),
+    ):  # fmt: skip
+        gone.mkdir()
+        given = {"cwd": gone, "env": environment(**more), "text": True, "capture_output": True}
+        ended = subprocess.run(command, **given)
+        assert (ended.returncode, ended.stderr) == said
+
+
 def test_any_other_folder_is_stayed_in(tmp_path: Path) -> None:
     code = (
         "import os; from nas_evidence.plumbing.unpacked import leave_unpacked; "

@@ -82,6 +82,20 @@ def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
     assert process.poll() == -signal.SIGKILL
 
 
+def test_a_server_that_still_imports_ends_with_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    slow = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\n"
+    (tmp_path / "torch.py").write_text(f"{slow}while True:\n    time.sleep(0.1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with closing(ForkServer(None)) as server:
+        started = server.start()
+        wait_for(begun.exists)
+        started.control.close()  # as the kernel does when the driver is killed
+        assert started.process.wait(60) == -signal.SIGKILL
+
+
 def test_a_fork_of_a_closed_server_can_be_ended(tmp_path: Path) -> None:
     server = ForkServer(tmp_path)
     fork = server.begin(doubled)
