@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -171,8 +172,11 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _interrupt(signum: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Do as Ctrl-C does, which waits for the end of an import; also where that is ignored."""
+    if not callable(ctrl_c := signal.getsignal(signal.SIGINT)):
+        raise KeyboardInterrupt
+    ctrl_c(signum, frame)
 
 
 def _unexpected(error: BaseException) -> NoReturn:

@@ -203,9 +203,10 @@ class _Terminal(Audience):
             n_stored = n_searched(read_log(store.folder).state.rows)
             root = () if run.data_root is None else ("--data-root", run.data_root)
             ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
+            others = ", the others resume from their last checkpoint" * (n_stored < spec.n_trials)
             say(
-                f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are stored, "
-                "the others resume from their last checkpoint.\n"
+                f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
+                f"stored{others}.\n"
                 f"Continue: {self.go_on(store.place, run)}{ranking}"
             )
 

@@ -4,6 +4,8 @@ import doctest
 import importlib
 import pkgutil
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes import record_of
@@ -12,6 +14,7 @@ from rich.console import Console
 
 import nas_evidence
 from nas_evidence.api.progress import Progress, score_text, size_text
+from nas_evidence.api.runs import Run
 from nas_evidence.cli.search import _Terminal
 from nas_evidence.cli.shown import LiveTable
 from nas_evidence.cli.submit import _Told
@@ -54,6 +57,21 @@ def shown(progress: Progress, width: int = 110) -> str:
     with console.capture() as capture:
         console.print(progress)
     return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("n_stored", "others"), [(99, ", the others resume from their last checkpoint"), (100, "")]
+)
+def test_a_stop_speaks_of_other_trials_only_if_there_are_some(
+    n_stored: int, others: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = SimpleNamespace(state=SimpleNamespace(rows=range(n_stored)))
+    monkeypatch.setattr("nas_evidence.storage.log.read_log", lambda folder: log)
+    store: Any = SimpleNamespace(folder=None, place="runs/small", uri=None)
+    with pytest.raises(SystemExit), _Terminal(None).running(STUDY, store, Run()):
+        raise KeyboardInterrupt
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Nothing is lost: {n_stored} of 100 trials are stored{others}. Continue:" in said
 
 
 @pytest.mark.long

@@ -111,9 +111,10 @@ run()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("place", "then"), [("callback", "waiting"), ("import", "imported")])
-def test_ctrl_c_is_neither_lost_in_a_callback_nor_raised_in_an_import(
-    tmp_path: Path, place: str, then: str
+def test_a_stop_is_neither_lost_in_a_callback_nor_raised_in_an_import(
+    tmp_path: Path, place: str, then: str, sent: signal.Signals
 ) -> None:
     slow = "import time\nprint('waiting', flush=True)\nend = time.monotonic() + 0.5\n"
     slow += "while time.monotonic() < end:\n    pass\n"
@@ -128,7 +129,7 @@ def test_ctrl_c_is_neither_lost_in_a_callback_nor_raised_in_an_import(
     )
     try:
         assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 130
         assert err == "interrupted; nothing is lost: run the same command again to go on\n"
