@@ -72,8 +72,14 @@ def run_of(options: Mapping[str, Any]) -> Run:
 
     Raises:
         ValueError: for an unknown tracker or executor, an address that cannot be joined, or
-            callbacks that are none.
+            callbacks that are none; or if the current folder was removed.
     """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError(
+            "the current folder was removed; go to another one (`os.chdir`)."
+        ).with_code("current-folder-removed") from None
     limit, root, track = (options.get(name) for name in ("time_limit", "data_root", "track"))
     if limit is not None and not isinstance(limit, TimeLimit):
         limit = TimeLimit(seconds_of(limit))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import refused
 from processes import in_a_process, lives, wait_for
 
 import nas_evidence
@@ -124,3 +125,15 @@ def test_what_a_server_ahead_prints_is_kept_once_the_study_is_known(tmp_path: Pa
     forks.begin(print, "said by a fork").pipe.poll(60)
     forks.close()
     assert "said by a fork" in (tmp_path / "logs" / "workers.log").read_text()
+
+
+@pytest.mark.parametrize("function", [nas_evidence.search, nas_evidence.resume])
+def test_a_current_folder_that_was_removed_is_one_sentence(
+    function: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with refused("current-folder-removed", "go to another one"):
+        function("/data.csv")
