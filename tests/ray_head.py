@@ -23,9 +23,14 @@ TOKEN = "a-token-for-tests-0123456789abcdef"
 
 
 def free_ports(n: int) -> list[int]:
-    """Return free ports that Ray does not give to workers, nor the system to anybody."""
+    """Return free ports that Ray does not give to workers, nor the system to anybody.
+
+    Processes that test side by side look in ranges of their own: a port is free until it is used.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    first = 20000 + 3000 * worker
     found: list[int] = []
-    for port in range(20000 + os.getpid() % 5000, 32000):
+    for port in range(first + os.getpid() % 2000, first + 3000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             found.append(port)
