@@ -909,7 +909,7 @@ def listed(tasks: list[tuple[float, float, int]], workers: int) -> float:
     """Return when the last task ends if each idle worker takes the next one, the longest first.
 
     Args:
-        tasks: work that is known beforehand, seconds, and slices, whose lengths vary by 10 %.
+        tasks: work that is known in advance, seconds, and slices, whose lengths vary by 10 %.
         workers: of equal speed.
     """
     vary = random.Random(0)

@@ -321,11 +321,10 @@ def parts_of(out: Path, began: float) -> dict[str, float]:
     }
 
 
-class Memory:
-    """Watches the peak memory of a process and of its largest Ray worker (Linux)."""
+class Watch:
+    """Looks at processes from a thread of its own until `stop`."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.driver_mb, self.worker_mb = pid, 0.0, 0.0
+    def __init__(self) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -334,6 +333,17 @@ class Memory:
         """Stop watching."""
         self._over.set()
         self._thread.join()
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+
+class Memory(Watch):
+    """Watches the peak memory of a process and of its largest Ray worker (Linux)."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.driver_mb, self.worker_mb = pid, 0.0, 0.0
+        super().__init__()
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
@@ -455,21 +465,14 @@ def one_run(name: str, data: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Tree:
+class Tree(Watch):
     """Watches the CPU seconds of a process and of all that it starts (Linux)."""
 
     def __init__(self, pid: int) -> None:
         self._parent = {pid: 0}
         self._ticks: dict[int, int] = {}
         self._words: dict[int, str] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop watching."""
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def _watch(self) -> None:
         while not self._over.wait(0.05):

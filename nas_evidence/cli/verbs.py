@@ -108,7 +108,7 @@ class Group(TyperGroup):
         return [*VERBS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what help and completion tell of a verb: its name and its text."""
+        """Return what help and completion show of a verb: its name and its text."""
         if (verb := VERBS.get(cmd_name)) is None:
             return None
         return TyperCommand(cmd_name, help=verb.text, rich_help_panel=verb.group)

@@ -71,9 +71,8 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
     Raises:
         ValueError: if a column is absent, or holds text instead of numbers; names both.
     """
-    absent = [
-        n for n in dict.fromkeys(c.name for c in preparation.columns) if n not in frame.columns
-    ]
+    names = dict.fromkeys(column.name for column in preparation.columns)
+    absent = [name for name in names if name not in frame.columns]
     if absent:
         known = {str(name).casefold().strip(): name for name in frame.columns}
         near = {name: known.get(name.casefold().strip()) for name in absent}
@@ -84,17 +83,14 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
             + (" ".join(hints) or "add them, empty where unknown")
         ).with_code("columns-missing")
     dates: dict[str, Mapping[str, Array]] = {}
-    numbers = [
-        (c, _numbers(frame[c.name], c, where, dates)) for c in preparation.of_kind("number")
-    ]
+    of_numbers, of_categories = map(preparation.of_kind, ("number", "category"))
+    numbers = [(c, _numbers(frame[c.name], c, where, dates)) for c in of_numbers]
     parts = [
         *(c.feature(values) for c, values in numbers),
         *(np.isnan(values) for c, values in numbers if c.indicator),
         *(
             np.asarray(values == one)
-            for c, values in (
-                (c, _categories(frame[c.name], c)) for c in preparation.of_kind("category")
-            )
+            for c, values in ((c, _categories(frame[c.name], c)) for c in of_categories)
             for one in (*c.categories, OTHER)
         ),
     ]

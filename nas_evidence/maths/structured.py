@@ -159,7 +159,7 @@ class Known:
 class BlockDiagonal:
     """One block per parameter tensor, in the order of `named_parameters()`.
 
-    known  of it beforehand; None if nothing is
+    known  of it in advance; None if nothing is
     """
 
     names: tuple[str, ...]

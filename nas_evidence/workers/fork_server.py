@@ -63,10 +63,8 @@ class ForkServer:
         if self._server.environment != _environment(threads):
             self.close()
             return
-        with (
-            _printed(logs) as stream,
-            suppress(OSError),
-        ):  # it has just died: `begin` starts another
+        # An OSError: it has just died, and `begin` starts another.
+        with _printed(logs) as stream, suppress(OSError):
             told = [_NUMBER.pack(_PRINT)], [stream.fileno()]
             socket.send_fds(self._server.control, *told)
 
