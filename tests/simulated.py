@@ -33,6 +33,8 @@ from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import COSTS, Assignment, derive_seed
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
+#: Until a lost worker is back.
+RESTART_SECONDS = 5.0
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 
 
@@ -46,22 +48,6 @@ class Fault:
 
 #: Called with the assignment and the epoch at which a slice begins; returns its fault, if any.
 FaultPlan = Callable[[Assignment, int], Fault | None]
-
-
-def chance_faults(
-    seed: int, *, lost: float = 0.0, hung: float = 0.0, slow: float = 0.0
-) -> FaultPlan:
-    """Return a fault plan with these probabilities, a pure function of trial and attempt."""
-
-    def plan(assignment: Assignment, epoch: int) -> Fault | None:
-        drawn = derive_seed("fault", seed, assignment.trial_id, assignment.attempt, epoch) / 2**63
-        if drawn < lost:
-            return Fault("lost")
-        if drawn < lost + hung:
-            return Fault("hung")
-        return Fault("slow") if drawn < lost + hung + slow else None
-
-    return plan
 
 
 def no_faults(assignment: Assignment, epoch: int) -> Fault | None:
@@ -107,8 +93,6 @@ class SimulatedExecutor:
         speeds: Speeds of the workers, in turn; 2 is twice as fast.
         spread: Standard deviation of the log of a slice's length.
         faults: The fault plan.
-        restart_seconds: Time until a lost worker is back.
-        writes_files: Whether checkpoints and weights are written; if not, lost trials start over.
     """
 
     def __init__(
@@ -120,11 +104,9 @@ class SimulatedExecutor:
         speeds: Sequence[float] = (1.0,),
         spread: float = 0.1,
         faults: FaultPlan = no_faults,
-        restart_seconds: float = 5.0,
-        writes_files: bool = True,
     ) -> None:
         self._curves, self._faults = curves, faults
-        self._spread, self._restart, self._writes = spread, restart_seconds, writes_files
+        self._spread = spread
         self._random = random.Random(seed)
         self._speeds = [speeds[i % len(speeds)] for i in range(workers)]
         self._idle_since = dict.fromkeys(range(workers), 0.0)  # workers without a trial
@@ -208,7 +190,7 @@ class SimulatedExecutor:
         def record() -> Event:
             if verdict is not None and running.status is TrialStatus.RUNNING:
                 running.status, running.cause = verdict.status, verdict.cause
-            if self._writes and running.status is TrialStatus.COMPLETE:
+            if running.status is TrialStatus.COMPLETE:
                 (running.launch.folder / "model.safetensors").write_bytes(b"simulated")
             self.park(trial_id)
             return _record(running)
@@ -269,7 +251,7 @@ class SimulatedExecutor:
 
         def lost() -> Event:
             self.park(assignment.trial_id)
-            self._idle_since[running.worker] = self._clock + self._restart
+            self._idle_since[running.worker] = self._clock + RESTART_SECONDS
             return Lost(assignment.trial_id, assignment.attempt, cause, kind)
 
         self._schedule(self._clock + seconds, assignment.trial_id, lost)
@@ -281,8 +263,7 @@ class SimulatedExecutor:
             return
         running.epoch = epoch
         self._end_if_due(running)
-        if self._writes:
-            _write_checkpoint(running.launch.folder, epoch)
+        _write_checkpoint(running.launch.folder, epoch)
 
     def _end_if_due(self, running: _Running) -> None:
         if running.launch.part:

@@ -7,6 +7,7 @@ from typing import Any
 from fakes import Silent, record_of, report_of
 
 from nas_evidence.driver.driver import Driver
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
@@ -38,8 +39,8 @@ class Toy:
 
     def start(self, launch: Launch) -> SliceReport:
         self.launch, self.epoch = launch, 0
-        if launch.resume_from is not None:
-            latest = max(launch.resume_from.glob("epoch-*.pt"), key=lambda path: path.name)
+        checkpoints = launch.resume_from.glob("epoch-*.pt") if launch.resume_from else ()
+        for latest in sorted(checkpoints)[-1:]:
             key, self.epoch = json.loads(latest.read_text())
             assert key == launch.assignment.architecture.key
         return self.report()
@@ -47,10 +48,11 @@ class Toy:
     def advance(self, until_epoch: int) -> SliceReport:
         self.epoch = until_epoch
         state = [self.launch.assignment.architecture.key, until_epoch]
-        for old in self.launch.folder.glob("epoch-*.pt"):
-            remove(old)
         path = self.launch.folder / f"epoch-{until_epoch:06d}.pt"
-        path.write_text(json.dumps(state))
+        write_whole(path, json.dumps(state))
+        for old in self.launch.folder.glob("epoch-*.pt"):
+            if old != path:
+                remove(old)
         return self.report()
 
     def finish(self, verdict: Verdict | None) -> TrialRecord:

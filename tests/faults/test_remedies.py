@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from faulty import Cli, quiet_call
-from soak.harness import differing, tables_of
+from damages import differing, tables_of
 
 import nas_evidence
 from nas_evidence.driver.verification import verify

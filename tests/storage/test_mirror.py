@@ -448,6 +448,43 @@ def test_a_superseded_driver_looks_before_it_stores_or_removes_anything(
         store.push()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(4))
+def test_a_machine_that_loses_its_lease_at_any_write_changes_nothing_more(
+    calm: list[tuple[object, ...]], start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another study loses it some writes later, until one has ended before.
+    check, steady, lose_at = Mirror._check_fence, time.monotonic, range(1 + 3 * start, 999, 17)
+
+    def loses(uri: str, at: int) -> dict[str, bytes | None] | None:
+        """Return what the next machine had stored when this one woke up, if it slept."""
+        n, stored = 0, None
+
+        def sleeps(self: Mirror) -> None:
+            nonlocal n, stored
+            n += 1
+            if n == at:
+                leave_holder(uri, seconds_ago=61)
+                search(Mirror(uri), steal=True)
+                stored = contents(uri)
+                patch.setattr(time, "monotonic", lambda: steady() + 100.0)
+            check(self)
+
+        with monkeypatch.context() as patch, suppress(StudyStoppedError):
+            patch.setattr(Mirror, "_check_fence", sleeps)
+            search(Mirror(uri))
+        return stored
+
+    for losses, at in enumerate(lose_at):  # noqa: B007
+        uri = f"memory://{uuid.uuid4().hex}/s"
+        stored = loses(uri, at)
+        assert table(pulled(uri)) == calm
+        if stored is None:
+            break
+        assert contents(uri) == stored
+    assert losses > 2
+
+
 def test_of_two_drivers_that_take_a_study_up_the_first_flush_decides(uri: str) -> None:
     search(Mirror(uri))
     one, other = Mirror(uri), Mirror(uri)

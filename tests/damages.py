@@ -1,30 +1,16 @@
-"""Every kind of file of a study is damaged in every way, and each verb meets it.
+"""Files of two small studies are damaged, and the verbs meet them: what must not happen.
 
-Two small studies are made once: one finished in two runs, one stopped half way. A cell is a copy
-of one with one file damaged, and one verb called in this process:
-
-    damage    bit flip, truncation, zeroed block, deletion, an older copy of the file
-    verb      verify, resume, report, predict, export, repair
-
-    named     the file is named, and nothing is said that is not so
-    rebuilt   the file is back, or what it was for is: results as of the sound study
-    harmless  the verb's result is that of the sound study
-    refused   one sentence with exit code 2 that does not name the file
-    silent    another result, and nothing said, or another result of `resume`, also after a
-              `repair`, whatever was said: must not occur
-    error     an unexpected error or a traceback: must not occur
-    touched   a sound file was changed: must not occur
-
-A cell takes a third of a second instead of three, because nothing that is not tested is done again
-for each: templates, the command line and baselines are made once, there is no forecast, nothing is
-forced to disk, and the page of the report is a short file (the report's Markdown has the page's
-content). Cells are in an order of which every beginning is a sample of
-all. Counts are by kind of file and outcome.
+damage    bit flip, truncation, zeroed block, deletion, an older copy of the file; the content
+          of another trial or study, two files exchanged, lost lines of the log
+silent    another result and nothing said, or another result of `resume`
+error     an unexpected error or a traceback
+touched   a sound file was changed
+left      `verify` finds something after `repair` had ended with exit code 0
+stuck     what the sentences say to do does not lead to the results of the sound study
 """
 
 import contextlib
 import functools
-import gc
 import io
 import random
 import re
@@ -35,28 +21,80 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import shortcuts
+import tomli_w
 import typer.main
+from commands import found
 from faulty import quiet_call
-from soak.harness import Found, Result, Studies, counted, tables_of, write_study
 
 from nas_evidence.driver import driver
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting import page
+from nas_evidence.spec.toml import FORMAT
 from nas_evidence.storage.holding import Holder, boot_id
+from nas_evidence.storage.tables import TABLES
 
 VERBS = ("verify", "resume", "report", "predict", "export", "repair")
 DAMAGES = ("bit flip", "truncation", "zeroed block", "deletion", "older copy")
+MORE = ("another trial's", "another study's", "exchanged")
+OF_THE_LOG = ("lost line", "lost lines")
 #: What must not occur.
-WRONG = ("silent", "error", "touched")
-OUTCOMES = ("named", "rebuilt", "harmless", "refused", *WRONG)
-#: How often each damage is done to each file, at other places.
-_TIMES = {"bit flip": 4, "truncation": 2, "zeroed block": 2, "deletion": 1, "older copy": 1}
+WRONG = ("silent", "error", "touched", "left", "stuck")
 #: Files that nothing is decided from.
 _COPIES = re.compile(r"study\.db|logs/.*\.log|report/(?!comparison)|(.*/)?\.|requests/")
+_NUMBERED = re.compile(r"(trials|evidence|terms|curves)/\d+-a\d+\.parquet|models/\d+\.safetensors")
+_HOW = ("--executor", "inline", "--trials", "3")
+Studies = Mapping[str, tuple[Path, Path]]
+
+
+def write_table_study(home: Path, *, rows: int, epochs: int, every: int, **changes: Any) -> Path:
+    """Write a table of three classes and a study of small networks on it; return the study."""
+    home.mkdir(parents=True, exist_ok=True)
+    y = np.arange(rows) % 3
+    x = np.random.default_rng(0).normal(size=(rows, 4)) + 2 * np.eye(4)[y]
+    frame = pd.DataFrame(x, columns=list("abcd")).assign(kind=np.array(["r", "g", "b"])[y])
+    frame.to_csv(home / "data.csv", index=False)
+    table = {
+        "name": "table",
+        "path": str(home / "data.csv"),
+        "target": "kind",
+        "test_fraction": 0.2,
+    }
+    online = {"every": every, "curvature": "diag_ef"}
+    width = {"low": 4, "high": 16, "log": True}
+    study = {
+        "name": "damaged",
+        "objective": "diag_ef",
+        "estimators": ["diag_ef"],
+        "scheduling": "batch",
+        "dataset": table | {"test_fraction": 0.2},
+        "family": {"mlp": {"width": width, "depth": 1}},
+        "plan": {"epochs": epochs, "batch_size": 16, "online": online},
+    }
+    text = tomli_w.dumps(study | changes)  # with what only the file of a folder has
+    (home / "study.toml").write_text(f"# nas-evidence study folder, format {FORMAT}\n{text}")
+    return home / "study.toml"
+
+
+def tables_of(place: str | Path) -> dict[str, pd.DataFrame]:
+    """Return what a study found, without what may differ."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store = working_copy(str(place), Path(scratch) / "s")
+        store.pull()
+        return found(store.folder, without=["attempt"])
+
+
+def differing(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -> list[str]:
+    """Return the tables that differ in any bit, as one sentence or none."""
+    names = [name for name in TABLES if not one[name].equals(other[name])]
+    return [f"differ: {', '.join(names)}"] if names else []
 
 
 @dataclass(frozen=True)
@@ -66,8 +104,8 @@ class Cell:
     study: str
     file: str
     damage: str
-    time: int
     verb: str
+    time: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +119,7 @@ class Met:
 
 def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
     """Make the studies in a folder; return each with an older state of it."""
-    study = write_study(
+    study = write_table_study(
         home, rows=90, epochs=2, every=1, n_trials=2, batch=2,
         family={"mlp": {"width": {"low": 4, "high": 16, "log": True}, "depth": 1}, "linear": {}},
     )  # fmt: skip
@@ -102,41 +140,59 @@ def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
     return made
 
 
-def cells_of(studies: Mapping[str, tuple[Path, Path]]) -> list[Cell]:
-    """Return all cells, in an order in which every prefix is a sample of them."""
-    cells = []
-    for name, (folder, _) in studies.items():
-        for file in _files(folder):
-            for damage, times in _TIMES.items():
-                if damage == "older copy" and _older(studies, name, file) is None:
-                    continue
-                cells += [
-                    Cell(name, file, damage, k, verb) for k in range(times) for verb in VERBS
-                ]
-    random.Random(0).shuffle(cells)
-    return cells
+class Made:
+    """The studies, each with an older state, and what each verb makes of them undamaged.
+
+    other  a finished study of the same data with another seed
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.studies, self.other = made_studies(home), home / "other"
+        called("search", home / "study.toml", "--out", self.other, *_HOW, "--seed", "5")
+        self.sound = dict[str, Met]()
+        for name, (folder, _) in self.studies.items():
+            for verb in VERBS:
+                with tempfile.TemporaryDirectory() as scratch:
+                    copy = shutil.copytree(folder, Path(scratch) / name)
+                    self.sound[f"{name} {verb}"] = meet(verb, copy)
+
+    def older(self, study: str, file: str) -> bytes | None:
+        """Return the content of a file in the older state, if it was another."""
+        now, before = (folder / file for folder in self.studies[study])
+        if not before.is_file() or before.read_bytes() == now.read_bytes():
+            return None
+        return before.read_bytes()
 
 
-def outcome(cell: Cell, studies: Mapping[str, tuple[Path, Path]], sound: Mapping[str, Met]) -> str:
+def kinds_of(studies: Studies) -> dict[str, tuple[str, str]]:
+    """Return a study and a file of each kind."""
+    return {
+        kind_of(file): (name, file)
+        for name, (folder, _) in studies.items()
+        for file in _files(folder)
+    }
+
+
+def outcome(cell: Cell, made: Made) -> str:
     """Do what a cell says in a copy of its study, and judge what came of it."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / cell.study
-        shutil.copytree(studies[cell.study][0], folder)
-        damaged(cell, folder, _older(studies, cell.study, cell.file))
+        shutil.copytree(made.studies[cell.study][0], folder)
+        damaged(cell, folder, made.older(cell.study, cell.file))
         before = _contents(folder)
         met = meet(cell.verb, folder)
         if met.code not in (0, 1, 2) or re.search(r"unexpected \w+|Traceback", met.said):
             return "error"
         if _touched(before, _contents(folder), cell.file):
             return "touched"
-        expected = sound[f"{cell.study} {cell.verb}"]
+        expected = made.sound[f"{cell.study} {cell.verb}"]
         if _names(met.said, cell.file):
-            return "silent" if _misleads(cell, met, folder, sound) else "named"
+            return "silent" if _misleads(cell, met, folder, made) else "named"
         if met.code == 2 and expected.code != 2:
             return "refused"
         if cell.verb in ("verify", "repair"):  # nothing said: then nothing may come of it
             after = meet("resume", folder)
-            same = after.product == sound[f"{cell.study} resume"].product
+            same = after.product == made.sound[f"{cell.study} resume"].product
             return "harmless" if same else "silent"
         if met.product != expected.product:
             return "silent"
@@ -144,7 +200,7 @@ def outcome(cell: Cell, studies: Mapping[str, tuple[Path, Path]], sound: Mapping
         return "rebuilt" if back else "harmless"
 
 
-def _misleads(cell: Cell, met: Met, folder: Path, sound: Mapping[str, Met]) -> bool:
+def _misleads(cell: Cell, met: Met, folder: Path, made: Made) -> bool:
     """Tell whether `resume`, also after `repair`, goes on and finds something else.
 
     Of a study file that still can be read `resume` takes what may change.
@@ -152,7 +208,7 @@ def _misleads(cell: Cell, met: Met, folder: Path, sound: Mapping[str, Met]) -> b
     if cell.verb not in ("resume", "repair") or cell.file == "study.toml":
         return False
     after = met if cell.verb == "resume" else meet("resume", folder)
-    return after.code == 0 and after.product != sound[f"{cell.study} resume"].product
+    return after.code == 0 and after.product != made.sound[f"{cell.study} resume"].product
 
 
 def damaged(cell: Cell, folder: Path, older: bytes | None) -> None:
@@ -201,53 +257,87 @@ def meet(verb: str, folder: Path) -> Met:
     return Met(code, said + found * (verb == "report"), found)
 
 
-@contextlib.contextmanager
-def studies(home: Path, seed: int) -> Iterator[Studies]:
-    with short(), tempfile.TemporaryDirectory(dir=home) as folder:
-        made = made_studies(Path(folder))
-        sound = {f"{name} {verb}": meet(verb, of) for name, verb, of in copies(made)}
-        cells = cells_of(made)
-        gc.collect()
-        gc.freeze()
-
-        def disturb(number: str) -> Found:
-            cell = cells[int(number)]
-            word = outcome(cell, made, sound)
-            counts = Counter([f"{kind_of(cell.file)}: {word}"])
-            return Found(counts, [f"{word}: {cell}"] if word in WRONG else [])
-
-        yield map(str, range(len(cells))), disturb
-    gc.unfreeze()
+def drawn(number: int, made: Made) -> list[Cell]:
+    """Return the damages of a number: the study and each file, how, and at which place."""
+    chance = random.Random(number)
+    name = chance.choice(sorted(made.studies))
+    cells = []
+    for file in chance.sample(_files(made.studies[name][0]), 2):
+        ways = [way for way in DAMAGES if way != "older copy" or made.older(name, file)]
+        ways += MORE if _NUMBERED.fullmatch(file) else ()
+        ways += OF_THE_LOG if file.startswith("logs/events/") else ()
+        cells.append(Cell(name, file, chance.choice(ways), "repair", chance.randrange(1000)))
+    return cells
 
 
-def by_kind(result: Result) -> dict[str, Counter[str]]:
-    """Return how many cells of each kind of file had which outcome; the last kind is "all"."""
-    found: dict[str, Counter[str]] = {}
-    for name, n in sorted(counted(result).items()):
-        kind, _, word = name.partition(": ")
-        found.setdefault(kind, Counter())[word] += n
-    return found | {"all": sum(found.values(), Counter[str]())}
+def outcome_of_pair(number: int, made: Made) -> tuple[str, str]:
+    """Do two damages in a copy of a study; return what came of them, and what was said."""
+    cells = drawn(number, made)
+    name = cells[0].study
+    whole, sound = made.studies[name][0], made.sound[f"{name} resume"].product
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(shutil.copytree(whole, Path(scratch) / name))
+        for cell in cells:
+            _do(cell, folder, made)
+        code, said = called("repair", folder)
+        left, found = called("verify", folder)
+        met = meet("resume", folder)
+        said = "\n".join([*map(str, cells), said, found, met.said])
+        if {code, left, met.code} - {0, 1, 2} or re.search(r"unexpected \w+|Traceback", said):
+            return "error", said
+        if met.code == 0 and met.product != sound:
+            return "silent", said
+        if code == 0 and left:
+            return "left", said
+        if code == 0 and met.code == 0:
+            return "same", said
+        after = followed(said, folder, whole, made.other.parent / "study.toml")
+        left, found = called("verify", folder)
+        met = meet("resume", folder)
+        is_healed = not left and met.code == 0 and met.product == sound
+        return "named" if is_healed else "stuck", "\n".join([said, *after, found, met.said])
 
 
-def table(result: Result) -> str:
-    """Return the counts by kind of file, as Markdown."""
-    heads = ("file", "cells", *OUTCOMES)
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for kind, counts in by_kind(result).items():
-        cells = " | ".join(str(counts[word]) for word in OUTCOMES)
-        lines.append(f"| `{kind}` | {counts.total()} | {cells} |")
-    return "\n".join(lines)
+def followed(said: str, folder: Path, sound: Path, study: Path) -> list[str]:
+    """Do what sentences of `repair` and `resume` say to do; return what was said then."""
+    done = []
+    if "take it over with the option `steal`" in said:
+        done.append(called("repair", folder, "--steal")[1])
+        said += done[-1]
+    if "put a copy of the file there" in said:
+        shutil.copyfile(sound / "study.toml", folder / "study.toml")  # as from a backup
+        done.append(called("repair", folder)[1])
+        said += done[-1]
+    if "with the same data and settings" in said:
+        done.append(called("search", study, "--out", folder, *_HOW)[1])
+    if done:
+        done.append(called("repair", folder)[1])
+    return done
 
 
-# --- the command line, in this process
-
-
-def copies(studies: Mapping[str, tuple[Path, Path]]) -> Iterator[tuple[str, str, Path]]:
-    """Give a copy of each study for each verb."""
-    for name, (folder, _) in studies.items():
-        for verb in VERBS:
-            with tempfile.TemporaryDirectory() as scratch:
-                yield name, verb, shutil.copytree(folder, Path(scratch) / name)
+def _do(cell: Cell, folder: Path, made: Made) -> None:
+    path = folder / cell.file
+    if not path.exists() or not path.stat().st_size:  # by a damage before
+        return
+    chance = random.Random(str((cell.file, cell.damage, cell.time)))
+    others = sorted(p for p in path.parent.iterdir() if p != path and p.suffix == path.suffix)
+    if cell.damage in ("another trial's", "exchanged") and others:
+        twin = chance.choice(others)
+        content = path.read_bytes()
+        path.write_bytes(twin.read_bytes())
+        if cell.damage == "exchanged":
+            twin.write_bytes(content)
+    elif cell.damage == "another study's":
+        source = made.other / cell.file
+        if source.exists():
+            shutil.copyfile(source, path)
+    elif cell.damage in OF_THE_LOG:
+        lines = path.read_bytes().splitlines(keepends=True)
+        at = chance.randrange(len(lines))
+        rest = lines[at + 1 :] if cell.damage == "lost line" else []
+        path.write_bytes(b"".join(lines[:at] + rest))
+    elif cell.damage not in MORE:
+        damaged(cell, folder, made.older(cell.study, cell.file))
 
 
 def called(*arguments: object) -> tuple[int, str]:
@@ -298,13 +388,6 @@ def kind_of(file: str) -> str:
     """Return the kind of a file: its name without what numbers it."""
     numbered = re.sub(r"\b(a|attempt-|epoch-)?(\d+)(?=\.|-|/)", r"\1N", file)
     return re.sub(r"conditions-\w+", "conditions-HASH", numbered)
-
-
-def _older(studies: Mapping[str, tuple[Path, Path]], study: str, file: str) -> bytes | None:
-    now, before = (folder / file for folder in studies[study])
-    if not before.is_file() or before.read_bytes() == now.read_bytes():
-        return None
-    return before.read_bytes()
 
 
 def _read(folder: Path, name: str) -> bytes:
