@@ -30,7 +30,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.registry import CURVATURES, FREE_SCORES, declared
 from nas_evidence.spec.schedule import stops
-from nas_evidence.spec.study import COSTS, Assignment, derive_seed
+from nas_evidence.spec.study import COSTS, Assignment
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
 #: Until a lost worker is back.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulty import Cli, quiet_call
 from damages import differing, tables_of
+from faulty import Cli, quiet_call
 
 import nas_evidence
 from nas_evidence.driver.verification import verify

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import TINY, write_study
+from damages import differing, tables_of
 from fakes import FakeExecutor, FakeProposer, compacted, drive, facts_in, finished, last_log
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
-from damages import differing, tables_of
 
 from nas_evidence.api.runs import begun
 from nas_evidence.data.digest import data_digest
