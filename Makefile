@@ -84,7 +84,7 @@ pages: $(VENV)/installed-test  ## every page and table that is made from the cod
 			first_hour_reference:first-hour; do \
 		$(BIN)/python docs/$${page%:*}.py > $(VENV)/page.md && cp $(VENV)/page.md docs/reference/$${page#*:}.md || exit 1; done
 	$(BIN)/python docs/api_reference.py
-	for script in "mutants.py page" gallery.py performance_tables.py "tables.py page" "spread.py page" "claims.py page" "positive_targets.py page" ranking/page.py gpu/page.py training_speed.py campaigns.py "proxies.py page" "table_readers.py page"; do \
+	for script in "mutants.py page" gallery.py result_tables.py; do \
 		$(BIN)/python benchmarks/$$script > /dev/null || exit 1; done
 
 docs: $(VENV)/installed  ## the documentation site, in site/

@@ -35,21 +35,6 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def filled(page: str, made: Mapping[str, str]) -> str:
-    """Return a page with tables made anew, each between `<!-- NAME -->` and `<!-- /NAME -->`.
-
-    Raises:
-        ValueError: if the page has no place for one.
-    """
-    for name, own in made.items():
-        before, begin, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- /{name} -->")
-        if not (begin and end):
-            raise ValueError(f"The page has no place for the table {name!r}.")
-        page = f"{before}{begin}\n{own}\n{end}{after}"
-    return page
-
-
 def conditions(what: str, *packages: str, how: str = "one thread") -> dict[str, Any]:
     """Return the head of a file of results: what was measured, where, beside which load."""
     return {

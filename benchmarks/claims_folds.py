@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import hardware, versions
-from claims import CLAIMS
+from _common import RESULTS, hardware, versions
 from numpy.typing import NDArray
 from scipy.stats import beta
 
@@ -52,8 +51,8 @@ N_FOLDS, N_FEATURES = 5, 5
 MOST_AT_ONCE = 20_000
 CURVED = (0.0, 0.5, 1.0, 2.0, 3.0)
 #: Where a run stores its cells, the kinds of targets, and the rankings.
-FILE = CLAIMS / "folds.json"
-TASKS = {"real": "real targets", "classes": "two classes"}
+FILE = RESULTS / "claims" / "folds.json"
+TASKS = ("real", "classes")
 RANKINGS = ("mean", "evidence", "estimate", "race")
 ROWS, ARCHITECTURES = (100, 200, 500, 1000, 2000), (1, 4, 8, 24, 48)
 FINALISTS, SEEDS = 4, 3
@@ -350,14 +349,13 @@ def run() -> None:
 
 
 def stored(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the file of results: the cells, and what the page shows of them."""
+    """Return the content of the file of results: the cells, and the sentences judged by them."""
     cells = sorted(cells, key=lambda one: (one["task"], one["rows"], one["architectures"]))
     return {
         "hardware": hardware(),
         "versions": versions("numpy", "scipy"),
         "date": time.strftime("%Y-%m-%d"),
         "rows": claims_of(cells),
-        "tables": [table_of_cells(cells, task) for task in TASKS],
         "cells": cells,
     }
 
@@ -396,59 +394,6 @@ def _claim(cells: list[dict[str, Any]], claim: str, promise: str, error: str) ->
         "spread": f"95 % of the worst cell: {100 * low:.1f} to {100 * high:.1f} %",
         "script": "benchmarks/claims_folds.py run",
     }
-
-
-def table_of_cells(cells: list[dict[str, Any]], task: str) -> dict[str, Any]:
-    """Return the cells of a kind of target as a table."""
-    lines = []
-    for (n, k), of in itertools.groupby(
-        (one for one in cells if one["task"] == task),
-        key=lambda one: (one["rows"], one["architectures"]),
-    ):
-        by = {one["by"]: one for one in of}
-        first = by["mean"]
-        lines.append(
-            [
-                n,
-                k,
-                first["n"],
-                *(_change(by.get(name), "below_folds") for name in RANKINGS),
-                _worst(by, "below_delivered"),
-                _worst(by, "false_yes_folds"),
-                _worst(by, "false_no_folds"),
-                _change(first, "yes"),
-                f"{first['before']['said']:+.3f}, {first['after']['said']:+.3f}, "
-                f"{first['folds']:+.3f}",
-            ]
-        )
-    return {
-        "title": f"Judged on folds: {TASKS[task]}",
-        "note": "Shares of studies in %, before and now. The first four: the truth is below the "
-        "lower end, of the winner by the mean, the evidence, the estimate, and after a race. "
-        "The next three are the worst of these rankings: the same of the network of all rows, "
-        "false “Yes”, false “No”. The last: said before, said now, and the truth, nats.",
-        "header": [
-            "rows", "architectures", "studies", "mean", "evidence", "estimate", "race",
-            "delivered", "false Yes", "false No", "Yes (mean)", "means (mean)",
-        ],
-        "rows": lines,
-    }  # fmt: skip
-
-
-def _change(one: dict[str, Any] | None, name: str) -> str:
-    if one is None:
-        return ""
-    return f"{100 * one['before'][name]:.0f}, {100 * one['after'][name]:.1f}"
-
-
-def _worst(by: Mapping[str, dict[str, Any]], name: str) -> str:
-    return _change(
-        {
-            when: {name: max(one[when][name] for one in by.values())}
-            for when in ("before", "after")
-        },
-        name,
-    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How often sentences of the first screen are wrong: docs/experiments/claims.md.
+"""How often sentences of the first screen err: docs/results/intervals-and-calibration.md.
 
     python benchmarks/claims_sentences.py [CLAIM ...] [--studies 120] [--to FILE]
 
@@ -6,8 +6,9 @@ Each claim is measured as it was said before and as it is said now. What was sai
 where the package no longer has it. A seed is (claim, study), so more studies extend fewer. The
 file is results/claims/sentences.json; claims that are not named stay as they are in it.
 
-    ties        P(best) and "if another is truly best": races of `race.py` in which the estimate
-                ranks, on a smooth surface, and with five near-duplicates of the best
+    ties        P(best) and "if another is truly best": simulated races of 24 architectures in
+                which the estimate ranks, on a smooth surface, with five near-duplicates of the
+                best, and at coordinates that tell nothing
     new-seed    on the 53 committed pools of up to 1,000 rows: the probability that a new seed of
                 another finalist is above a new seed of the first, from two seeds of each finalist
     luck        on the same pools: is the best score alone, of one seed, luck?
@@ -29,10 +30,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from race import CASES, Case, Drawn, N, _levels, ordered_by
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
@@ -59,6 +59,8 @@ from nas_evidence.spec.study import FINALISTS
 RESULTS = Path(__file__).parent / "results"
 #: Maximum number of rows of a pool, and the score and prior that rank there.
 MOST_ROWS, SCORE = 1000, "mean5"
+#: Architectures of a simulated search, and trials of its race.
+N, BUDGET = 24, 30
 Row = dict[str, Any]
 
 
@@ -85,37 +87,68 @@ def _share(hits: Sequence[float]) -> str:
 # --- the first rank
 
 
-def _near_duplicates(rng: np.random.Generator) -> Drawn:
-    """Return a smooth surface with five near-duplicates of its best architecture."""
+class Drawn(NamedTuple):
+    """True scores of spread 1, the noise of a family before its own factor, and coordinates."""
+
+    mu: Floats
+    level: float
+    points: Floats
+
+
+def _on_a_surface(rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return coordinates, and scores that are a smooth function of them."""
     points = rng.random((N, 2))
     covariance = np.exp(-cdist(points, points, "sqeuclidean") / (2 * 0.5**2))
     mu = rng.multivariate_normal(np.zeros(N), covariance + 1e-9 * np.eye(N))
-    mu = (mu - mu.mean()) / mu.std()
+    return points, (mu - mu.mean()) / mu.std()
+
+
+def _surface(rng: np.random.Generator) -> Drawn:
+    points, mu = _on_a_surface(rng)
+    return Drawn(mu, float(rng.choice([0.1, 0.3, 1.0])), points)
+
+
+def _near_duplicates(rng: np.random.Generator) -> Drawn:
+    """Return a smooth surface with five near-duplicates of its best architecture."""
+    points, mu = _on_a_surface(rng)
     best, worst = mu.argmax(), np.argsort(mu)[:5]
     points[worst] = np.clip(points[best] + 0.01 * rng.normal(size=(5, 2)), 0, 1)
     mu[worst] = mu[best] + 0.01 * rng.normal(size=5)
-    return Drawn(mu, _levels(rng), points)
+    return Drawn(mu, float(rng.choice([0.1, 0.3, 1.0])), points)
 
 
-def _raced(case: Case, rng: np.random.Generator) -> dict[str, tuple[float, ...]]:
+def _no_surface(rng: np.random.Generator) -> Drawn:
+    """Return scores as the model of `maths/finalists.py` says, at coordinates of no meaning."""
+    noise = 0.3 * float(np.exp(rng.normal()))
+    mu = rng.normal(size=N) if rng.random() < 0.5 else -rng.exponential(size=N)
+    return Drawn(mu, noise, rng.random((N, 2)))
+
+
+def ordered_by(values: Sequence[Sequence[float]], points: Floats) -> Floats:
+    """Return the estimates, which order the architectures."""
+    return ArchitecturePosterior(points, [True, True], values, prior=OF_NOISY_SEEDS).mean()
+
+
+def _raced(
+    truth: Callable[[np.random.Generator], Drawn], rng: np.random.Generator
+) -> dict[str, tuple[float, ...]]:
     """Return claim, hit, size of the tie, loss said and lost, before and after."""
-    mu, level, points = case.truth(rng)
-    assert points is not None
+    mu, level, points = truth(rng)
     family = rng.integers(3, size=N)
-    noise = level * case.factors(rng)[family]
+    noise = level * np.exp(0.5 * rng.normal(size=3))[family]
     names = [str(one) for one in family]
-    values = [[mu[i] + noise[i] * case.error(rng)] for i in range(N)]
+    values = [[mu[i] + noise[i] * float(rng.normal())] for i in range(N)]
     finalists = list(np.argsort(-ordered_by(values, points))[:FINALISTS])
     chosen, used = [i for i in finalists for _ in range(2)], 0
     while True:
-        for i in chosen[: case.budget - used]:
-            values[i].append(mu[i] + noise[i] * case.error(rng))
-        used = min(case.budget, used + len(chosen))
+        for i in chosen[: BUDGET - used]:
+            values[i].append(mu[i] + noise[i] * float(rng.normal()))
+        used = min(BUDGET, used + len(chosen))
         own = posterior_of(values, names, seed=int(rng.integers(2**31)))
         assert own is not None
         order = ordered_by(values, points)
         first = max(finalists, key=lambda i: float(order[i]))
-        if own.best[first] >= CONFIDENCE or used >= case.budget:
+        if own.best[first] >= CONFIDENCE or used >= BUDGET:
             break
         chosen = next_replicates(own, finalists, FINALISTS, seed=int(rng.integers(2**31)))
     posterior = ArchitecturePosterior(points, [True, True], values, prior=OF_NOISY_SEEDS)
@@ -137,12 +170,12 @@ def _raced(case: Case, rng: np.random.Generator) -> dict[str, tuple[float, ...]]
 def ties(studies: int) -> Iterator[Row]:
     """Yield what is said of the first rank, and what is true."""
     cases = {
-        "surface": ("a smooth surface", CASES["surface"]),
-        "near": ("five near-duplicates of the best", Case(_near_duplicates)),
-        "none": ("coordinates that tell nothing", CASES["no surface"]),
+        "surface": ("a smooth surface", _surface),
+        "near": ("five near-duplicates of the best", _near_duplicates),
+        "none": ("coordinates that tell nothing", _no_surface),
     }
-    for name, (where, case) in cases.items():
-        found = [_raced(case, _seeded(f"ties {name}", k)) for k in range(studies)]
+    for name, (where, truth) in cases.items():
+        found = [_raced(truth, _seeded(f"ties {name}", k)) for k in range(studies)]
         old, new = (np.array([one[when] for one in found]) for when in ("before", "after"))
         yield _row(
             f"P(best) of the first, or of those tied with it ({where})", "first screen",

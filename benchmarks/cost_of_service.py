@@ -26,7 +26,6 @@ redesign     what the log was to change: reads, lines, fsyncs, places of a width
 store        a store of 20 ms a request: `--stored` finished trials until the first launch of a
              fresh driver, and until `status`; then the requests of a trial of twenty slices
 sweep        8 to 1024 workers, slices of 1 to 15 s: where the driver becomes the bottleneck
-plot         draws the sweep
 
 In `plans` and `sweep` the driver, the log and the files are the real ones, trials take virtual
 time only. The driver's CPU time passes on the virtual clock too, as if it were alone on one core,
@@ -69,7 +68,6 @@ from typing import Any
 
 import pandas as pd
 from _common import (
-    HERE,
     RESULTS,
     checkouts,
     conditions,
@@ -1312,33 +1310,6 @@ def part_sweep(options: Options) -> list[Row]:
     return found
 
 
-def part_plot(options: Options) -> None:
-    """Draw idle share and driver load over the number of workers."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = read_json(RESULTS / "scale.json")["sweep"]["results"]
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    titles = {
-        "driver_share_of_a_core": "driver load (share of one core)",
-        "idle_share": "time that workers wait",
-    }
-    for axis, (column, title) in zip(axes, titles.items(), strict=True):
-        for sampler, seconds in dict.fromkeys((r["sampler"], r["slice_seconds"]) for r in rows):
-            line = [r for r in rows if (r["sampler"], r["slice_seconds"]) == (sampler, seconds)]
-            label = f"{sampler}, slices of {seconds:g} s"
-            axis.plot([r["workers"] for r in line], [r[column] for r in line], "o-", label=label)
-        axis.set(xscale="log", xlabel="workers", title=title, ylim=(0, 1.05))
-        axis.set_xticks([8, 64, 256, 1024], ["8", "64", "256", "1024"])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0].legend(frameon=False)
-    picture = HERE.parent / "docs" / "images" / "scale.png"
-    figure.savefig(options.scratch / picture.name if options.small else picture, dpi=120)
-
-
 #: Part -> what measures it, its file, and its key there ("" for a file of its own).
 PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "driver": (part_driver, "service_overhead_cpu.json", "driver"),
@@ -1358,7 +1329,6 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "redesign": (part_redesign, "log_redesign.json", "rows"),
     "store": (part_store, "scale.json", "store"),
     "sweep": (part_sweep, "scale.json", "sweep"),
-    "plot": (part_plot, "", ""),
 }
 
 
@@ -1395,8 +1365,6 @@ def main() -> None:
         measure, file, key = PARTS[part]
         before = surroundings(options.scratch)
         found = measure(options)
-        if not file:  # a picture
-            continue
         stored = read_json(options.to / file, {})
         if key in ("rows", "runs"):
             stored |= {} if part == "small" else {"surroundings": before}

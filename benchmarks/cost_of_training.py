@@ -11,7 +11,7 @@ study   All trials of a study over the plain trainings of its networks, and what
         shipped, as it is; settled, with `plan.settle = 1`, settling booked apart.
 
 cells   Where the time of a search goes, how it grows with rows, parameters, trials and workers,
-        and what other ways to find a network cost; see `cells`. `plot` draws the growth.
+        and what other ways to find a network cost; see `cells`.
 
     python benchmarks/cost_of_training.py cells --to benchmarks/results/cost_cells_cpu.json
         [--only rows width trials workers demo] [--repeats 3]
@@ -62,7 +62,6 @@ from _common import (
     write_json,
 )
 from _networks import Network, assignment, plain_epoch
-from performance_tables import grown, slope
 from torch import Tensor, nn
 
 import nas_evidence
@@ -680,52 +679,10 @@ def by_sklearn(train: Any, test: Any, target: str, n: int, seed: int) -> float:
 RIVALS = {"ours": by_ours, "optuna": by_optuna, "sklearn": by_sklearn}
 
 
-#: The axis below each panel, and what is drawn.
-DRAWN = {
-    "rows, a trial of an MLP 1x32": ("rows",),
-    "parameters, a trial of an MLP": ("width",),
-    "trials of a search of 300 rows": ("trials", "around"),
-    "workers of 16 such trials, all": ("workers",),
-    "workers, the driver of a trial": ("simulated",),
-}
-LABELS = {"trials": "all", "around": "around the trials"}
-
-
-def draw(picture: Path) -> None:
-    """Draw CPU seconds against rows, parameters, trials and workers."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update({"svg.hashsalt": "cost", "svg.fonttype": "none", "font.size": 9})
-    figure, axes = pyplot.subplots(2, 3, figsize=(9, 5), layout="constrained")
-    axes.flat[-1].set_axis_off()
-    for axis, (label, kinds) in zip(axes.flat, DRAWN.items(), strict=False):
-        found = {kind: grown(kind) for kind in kinds}
-        for kind, (sizes, seconds) in found.items():
-            axis.plot(sizes, seconds, "o-", label=LABELS.get(kind, kind))
-            for at, value in zip(sizes, seconds, strict=True):
-                axis.annotate(f"{value:.2g}", (at, value), (0, 5), textcoords="offset points")
-        drawn_seconds = [value for _, seconds in found.values() for value in seconds]
-        limits = min(drawn_seconds) / 3, max(drawn_seconds) * 3
-        axis.set(xscale="log", yscale="log", xlabel=label, ylim=limits)
-        axis.set_title("slope " + ", ".join(f"{slope(*each):.2f}" for each in found.values()))
-        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axis.set_yticks([])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        if len(kinds) > 1:
-            axis.legend()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("CPU seconds")
-    figure.savefig(picture, metadata={"Date": None, "Creator": None})
-
-
 def main() -> None:
     """Measure, print, and store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modes", nargs="+", choices=("groups", "trials", "study", "cells", "plot"))
+    parser.add_argument("modes", nargs="+", choices=("groups", "trials", "study", "cells"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--before", type=Path, help="a checkout that `trials` compares with")
     parser.add_argument("--trial", choices=TRIALS, help=argparse.SUPPRESS)
@@ -751,9 +708,6 @@ def main() -> None:
         return
     if "cells" in options.modes:
         cells(options)
-    if "plot" in options.modes:
-        draw(HERE.parent / "docs" / "images" / "cost.svg")
-    if {"cells", "plot"} & {*options.modes}:
         return
     if options.small:
         options.repeats, options.trials, options.epochs, options.rows = 1, 3, 5, 200

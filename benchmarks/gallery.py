@@ -1,8 +1,9 @@
-"""Count the cells of the kept results again and make `docs/experiments/papers.md` from them.
+"""Count the cells of the kept results of `nas-evidence reproduce` again.
 
 python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reproduce NAME --to DIR`
 
-The site also has every value: `full_page`, which docs/site_hooks.py builds.
+`of_papers` is the table of docs/results/five-papers.md (`result_tables.py`). `full_page` has every
+value; docs/site_hooks.py builds it.
 """
 
 import json
@@ -21,11 +22,9 @@ make_importable(scripts_folder())
 from nas_evidence_reproduce._published import (  # noqa: E402
     PAPERS,
     ListRow,
-    agreement,
     body,
     how_made,
     judged,
-    kept_cells,
     listed,
     result_text,
     scripts,
@@ -36,35 +35,28 @@ from nas_evidence_reproduce._published import (  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"
 IMAGES = ROOT / "docs" / "images" / "reproduce"
-PAGE = ROOT / "docs" / "experiments" / "papers.md"
 
 
-_HEAD = """\
-# Which share of the published figures and tables agrees?
-
-**Verdict.** {verdict}
-
-**Rule written before.** In each script of `benchmarks/reproduce/`; that it was fixed before each
-run is not recorded.
-**Script and results.** `nas-evidence reproduce NAME`, in the short version;
-[benchmarks/reproduce/results](../../benchmarks/reproduce/results) has every number. The site
-(`make docs`) shows each beside the published one, with the rule of its script.
-
-A cell is one published number, or one comparison that the paper states, in one setting. Where a
-paper only draws, the cells are our own checks of its picture, and the count says so. The rule
-of a script says when a cell agrees, also in settings that the paper does not state. Short versions
-run fewer cells than the paper has. Where they are far smaller than the published experiment, the
-rule compares orders, not numbers.
-
-{usual}
-
-Cells that agree, of those that ran:
-
-"""
+def of_papers() -> str:
+    """Return which figures and tables agree in all cells, in some, or were not run, by paper."""
+    rows = listed(ROOT / "benchmarks" / "reproduce")
+    lines = [["paper", "all cells agree", "some of them", "none, or not run"], ["---"] * 4]
+    total: Counter[str] = Counter()
+    for paper in dict.fromkeys(row.paper for row in rows):
+        cells: dict[str, list[str]] = {"reproduced": [], "in part": [], "other": []}
+        for row in (row for row in rows if row.paper == paper):
+            kind = row.status if row.status in cells else "other"
+            agree = row.agree.removesuffix(" checks of a picture")
+            cells[kind].append(f"{row.figure} ({agree or row.status})")
+            total[kind] += 1
+        lines.append([paper, *map(", ".join, cells.values())])
+    counts = [str(total[kind]) for kind in ("reproduced", "in part", "other")]
+    lines.append([f"number of {len(rows)}", *counts])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
-    """Return the gallery as Markdown: all rows, then claim and finding of each result.
+def full_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
+    """Return the page with every value beside the published one.
 
     Args:
         results: as kept in `results/`.
@@ -72,30 +64,7 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
     """
     by_name = {result["name"]: result for result in results}
     usual = _usual_place(by_name.values())
-    lines = [_HEAD.format(verdict=_verdict(rows), usual=usual).rstrip(), ""]
-    lines += ["| paper | all | some | none, or not run |", "|---|---|---|---|"]
-    for paper in dict.fromkeys(row.paper for row in rows):
-        cells = {"reproduced": "", "in part": "", "other": ""}
-        for row in (row for row in rows if row.paper == paper):
-            kind = row.status if row.status in cells else "other"
-            said = f"{row.figure} ({row.agree or row.status})"
-            cells[kind] += f", {said}" if cells[kind] else said
-        lines.append(f"| {paper} | {' | '.join(cells.values())} |")
-    for title, of_paper in _papers(by_name, rows):
-        lines += ["", f"## {title}", ""]
-        for one in of_paper:
-            picture = f"[{one['figure']}](../images/reproduce/{one['name']}.png)"
-            figure = picture if one["has_figure"] else one["figure"]
-            agree = f"{one['status']}, {agreement(one, kept_cells(one))}"
-            lines.append(f"- **{figure}** ({agree}). Claim: {one['claim']} Ours: {one['why']}.")
-    return "\n".join(lines) + "\n"
-
-
-def full_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
-    """Return the page with every value beside the published one; arguments of `gallery_page`."""
-    by_name = {result["name"]: result for result in results}
-    usual = _usual_place(by_name.values())
-    lines = ["# Published figures in full", "", "[Overview](papers.md). " + usual]
+    lines = ["# Published figures in full", "", "[Overview](five-papers.md). " + usual]
     for title, of_paper in _papers(by_name, rows):
         lines += ["", f"## {title}"]
         for one in of_paper:
@@ -119,23 +88,6 @@ def _papers(
         names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
         if names:
             yield title, [by_name[name] for name in names]
-
-
-def _verdict(rows: Sequence[ListRow]) -> str:
-    """Return how many rows agree in all cells, in some, in none, and how many were not run."""
-    found = Counter(row.status for row in rows)
-    full, part, none = (found[status] for status in ("reproduced", "in part", "differs"))
-    agree = (
-        f"Of {len(rows)} figures and tables, {full} agree in full, {part} in part and {none} not"
-    )
-    other = len(rows) - full - part - none
-    return f"{agree} at all; {other} need a GPU and were not run."
-
-
-def written() -> str:
-    """Return the page as it follows from the kept results."""
-    folder = ROOT / "benchmarks" / "reproduce"
-    return gallery_page(stored_results(folder).values(), listed(folder))
 
 
 def written_in_full() -> str:
@@ -173,5 +125,3 @@ if __name__ == "__main__":
         if Path(argument).is_dir():
             take_in(Path(argument))
     count_again()
-    PAGE.write_text(written(), encoding="utf-8")
-    print(PAGE)

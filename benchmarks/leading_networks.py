@@ -3,7 +3,6 @@
     python benchmarks/leading_networks.py run --rivals-only [--rows 300 1000] [--splits 3]
     python benchmarks/leading_networks.py run --ours-only [--rows 300 1000] [--splits 3]
     python benchmarks/leading_networks.py left     # how many cells are measured, how many are left
-    python benchmarks/leading_networks.py page     # writes docs/experiments/leading-networks.md
 
 A cell is a table, a number of training rows, a split and a model. `run` measures the cells that
 are missing and stores each as soon as it has ended, so that the same command goes on where the
@@ -59,7 +58,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tables
-from _common import filled, hardware, versions
+from _common import hardware, versions
 from fresh_tables import FRESH
 from fresh_tables import read as fresh
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -70,7 +69,6 @@ from nas_evidence.maths.normals import Normals
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "leading_networks.csv"
 LOSSES = HERE / "results" / "leading_networks"
-PAGE = HERE.parent / "docs" / "experiments" / "leading-networks.md"
 OURS = tuple(tables.OURS)
 NETWORKS = ("RealMLP-TD", "TabM-D")
 #: From cheap to dear; the stack needs what the three boostings were tuned to.
@@ -82,8 +80,6 @@ MEASURES = ("log_loss", "accuracy", "ece", "rmse", "coverage", "cpu_seconds")
 PACKAGES = ("torch", "scikit-learn", "lightgbm", "catboost", "pytabkit", "optuna", "numpy")
 FIELDS = ("data", "rows", "split", "model", "n_train", "n_test", *MEASURES,
           "tuned", "commit", "day", "setting")  # fmt: skip
-#: Share of fresh tables on which ours has to be first or level.
-GOAL = 0.7
 
 
 class Cell(NamedTuple):
@@ -428,30 +424,6 @@ def of(runs: Iterable[Mapping[str, str]], measure: str, **where: str) -> list[fl
     ]
 
 
-def of_losses(runs: Sequence[Mapping[str, str]], names: Iterable[str], rows: str) -> str:
-    """Return the table: mean log loss ± standard deviation over the splits; the lowest in bold."""
-    lines = []
-    for name in names:
-        found = {model: of(runs, "log_loss", data=name, rows=rows, model=model)
-                 for model in (*OURS, *RIVALS)}  # fmt: skip
-        if not any(found.values()):
-            continue
-        best = min(float(np.mean(values)) for values in found.values() if values)
-        shown = [
-            _bold(tables.spread(values), float(np.mean(values)) == best) if values else ""
-            for values in found.values()
-        ]
-        counts = sorted({len(values) for values in found.values() if values})
-        splits = "-".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
-        sizes = next(run for run in runs if (run["data"], run["rows"]) == (name, rows))
-        lines.append([name, f"{sizes['n_train']} / {sizes['n_test']}", splits, *shown])
-    return tables.table(["data", "rows trained / tested", "splits", *OURS, *RIVALS], lines)
-
-
-def _bold(text: str, is_best: bool) -> str:
-    return f"**{text}**" if is_best else text
-
-
 def ranks(runs: Sequence[Mapping[str, str]], names: Iterable[str], rows: str) -> dict[str, float]:
     """Return the mean rank by log loss of the models that have every table; 1 is the lowest."""
     means = pd.DataFrame(
@@ -465,61 +437,6 @@ def ranks(runs: Sequence[Mapping[str, str]], names: Iterable[str], rows: str) ->
     return means.rank(axis=1).mean().to_dict() if len(means) else {}
 
 
-def of_measures(runs: Sequence[Mapping[str, str]], names: Sequence[str], rows: str) -> str:
-    """Return the table of each model: rank, accuracy, calibration, RMSE, coverage and seconds.
-
-    RMSE is the geometric mean over tables of the ratio to that of the linear model.
-    """
-    mine = [run for run in runs if run["rows"] == rows and run["data"] in names]
-    rank = ranks(mine, names, rows)
-    base = {key(run)[:3]: float(run["rmse"]) for run in mine
-            if run["model"] == "linear" and run["rmse"]}  # fmt: skip
-    lines = []
-    for model in (*OURS, *RIVALS):
-        own = [run for run in mine if run["model"] == model]
-        if not own:
-            continue
-        ratios = [np.log(float(run["rmse"]) / base[key(run)[:3]]) for run in own
-                  if run["rmse"] and key(run)[:3] in base]  # fmt: skip
-        seconds = of(own, "cpu_seconds")
-        lines.append([
-            model, str(len(own)), f"{rank[model]:.2f}" if model in rank else "",
-            *(f"{np.mean(values):.3f}" if (values := of(own, name)) else ""
-              for name in ("accuracy", "ece")),
-            f"{np.exp(np.mean(ratios)):.3f}" if ratios else "",
-            f"{np.mean(values):.3f}" if (values := of(own, "coverage")) else "",
-            f"{np.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})",
-        ])  # fmt: skip
-    return tables.table(
-        ["model", "cells", "mean rank", "accuracy", "calibration error", "RMSE / linear",
-         "coverage of 90 %", "CPU seconds, median (range)"], lines,
-    )  # fmt: skip
-
-
-def of_level(folder: Path, names: Sequence[str]) -> str:
-    """Return the table of the rule: on how many tables each model is first or level.
-
-    It is the rule where all of `RIVALS` stand in a line; before that it is preliminary.
-    """
-    lines = []
-    for rows in SIZES:
-        for own in OURS:
-            known = {rival: losses_of(folder, rows, rival) for rival in RIVALS}
-            rivals = [rival for rival, losses in known.items() if losses]
-            found = first_or_level(folder, names, rows, own, rivals) if rivals else {}
-            if found:
-                low, high = tables.share_interval(sum(found.values()), len(found))
-                behind = ", ".join(name for name, good in found.items() if not good)
-                count = f"{sum(found.values())} of {len(found)}"
-                share = f"{100 * low:.0f} to {100 * high:.0f} %"
-                lines.append([rows, own, ", ".join(rivals), count, share, behind])
-    if not lines:
-        return "Ours was not measured yet.\n"
-    return tables.table(
-        ["rows", "model", "beside", "first or level", "90 % interval", "behind on"], lines
-    )
-
-
 def of_left(runs: Sequence[Mapping[str, str]], wanted: Iterable[Cell]) -> str:
     """Return the table of what is measured: cells of each model, of those planned."""
     done, planned = {key(run) for run in runs}, list(wanted)
@@ -531,18 +448,6 @@ def of_left(runs: Sequence[Mapping[str, str]], wanted: Iterable[Cell]) -> str:
             counts.append(f"{sum(cell in done for cell in of_size)} of {len(of_size)}")
         lines.append([model, *counts])
     return tables.table(["model", *(f"rows: {rows}" for rows in SIZES)], lines)
-
-
-def of_fresh() -> str:
-    """Return the list of the fresh tables."""
-    lines = [
-        [name, f"`{own.package}:{own.item}`", f"{own.rows:,}", str(own.columns), own.about,
-         "classes" if own.labels else "real", own.licence]
-        for name, own in FRESH.items()
-    ]  # fmt: skip
-    return tables.table(
-        ["table", "from", "rows", "columns", "predicted", "kind", "licence"], lines
-    )
 
 
 #: Rows of the fourteen tables; those of the fresh ones are in their list.
@@ -563,31 +468,10 @@ def planned(n_splits: int = 3) -> Iterator[Cell]:
                     yield Cell(name, rows, split, model)
 
 
-def written(page: str, path: Path = RESULTS, folder: Path = LOSSES) -> str:
-    """Return the page with its tables as the stored cells give them."""
-    runs = stored(path)
-    made = {"fresh": of_fresh(), "left": of_left(runs, planned())}
-    made["rule"] = of_level(folder, [*FRESH])
-    for part, names in (("fresh", [*FRESH]), ("choosing", [*tables.UNSEEN])):
-        for rows in SIZES:
-            some = any(run["rows"] == rows and run["data"] in names for run in runs)
-            made[f"models on {part}, {rows}"] = (
-                of_measures(runs, names, rows) if some else "Not measured yet.\n"
-            )
-            made[f"losses on {part}, {rows}"] = (
-                of_losses(runs, names, rows) if some else "Not measured yet.\n"
-            )
-    days = sorted({run["day"] for run in runs})
-    period = " to ".join(dict.fromkeys((days[0], days[-1])))
-    settings = dict.fromkeys(run["setting"] for run in runs)
-    made["setting"] = f"Measured {period}: {'. Also: '.join(settings)}.\n"
-    return filled(page, made)
-
-
 def main() -> None:
-    """Measure and store, count, or write the page."""
+    """Measure and store, or count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "left", "page"))
+    parser.add_argument("what", choices=("run", "left"))
     parser.add_argument("--tables", nargs="*", choices=[*tables.UNSEEN, *FRESH])
     parser.add_argument("--models", nargs="*", choices=RIVALS, default=RIVALS, help="rivals")
     parser.add_argument("--rows", nargs="*", choices=[*SIZES], default=["300", "1000"])
@@ -597,9 +481,6 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=RESULTS)
     given = parser.parse_args()
     losses = given.to.with_suffix("")
-    if given.what == "page":
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), given.to, losses), "utf-8")
-        return
     if given.what == "left":
         print(of_left(stored(given.to), planned(given.splits)), end="")
         return

@@ -5,7 +5,7 @@ settle   Settling after 40 epochs of SGD at 0.02: before, at its end, and the st
          kept were chosen on these sets.
 trial    Gradients of settling with the trial before it and without, from the same scheduled state
          of the plan of a search, 300 rows; passes count as gradients. Its rules are in
-         `docs/experiments/settling.md`.
+         `docs/results/few-rows-and-real-targets.md`.
 length   Batches, steps and learning rates, with the plan that a search of a table has otherwise;
          four seeds of a cell side by side. A plan is `batch:steps:rate` or
          `batch:steps:rate:settle`; "proposed" is that of a search. The numbers of
@@ -14,7 +14,7 @@ updates  From how many rows an update may learn the prior precisions (decision 2
          written before the run): all; again, the same with other random signs; or n rows, each
          counted N / n times. Mean differences to all, with 1.645 standard errors.
 few      The same for 650 to 5,000 rows, from n rows or a fifth of them, whichever is more, beside
-         2,048 as it was. `docs/experiments/update-rows.md` has its rule, written before the run.
+         2,048 as it was.
 
     python benchmarks/plans.py settle DATA [--sets cancer kin8nm] [--seeds 3]
     python benchmarks/plans.py trial DATA [--sets diabetes R:ISLR:Wage:wage:logwage]

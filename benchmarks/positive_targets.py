@@ -2,7 +2,6 @@
 
     python benchmarks/positive_targets.py run
     python benchmarks/positive_targets.py judge
-    python benchmarks/positive_targets.py page    # writes docs/experiments/positive-targets.md
 
 `run` trains both arms on every split of a table and appends a row to
 benchmarks/results/positive_targets.csv when it is done, so that a run that was stopped goes on
@@ -35,7 +34,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _common import filled
 from _sets import r_frame
 from spread import (
     ARMS,
@@ -57,7 +55,6 @@ from tables import UNSEEN_REAL, commit, table
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "positive_targets.csv"
-PAGE = HERE.parent / "docs" / "experiments" / "positive-targets.md"
 ARM, BASE = "heteroscedastic, auto", "identity"
 MOST_SPLITS, MOST_ROWS, TRIALS = 4, 20_000, 24
 _DRAWS = 10_000
@@ -223,25 +220,16 @@ def by_table(found: pd.DataFrame) -> str:
          "`auto` chose"], lines)  # fmt: skip
 
 
-def written(page: str) -> str:
-    """Return the page with its tables as the committed results give them."""
-    found = results(RESULTS)
-    return filled(page, {"points": points(found)[0], "by-table": by_table(found)})
-
-
 def main() -> None:
-    """Train, judge, or write the page."""
+    """Train, or judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "judge", "page"))
+    parser.add_argument("what", choices=("run", "judge"))
     parser.add_argument("--splits", type=int, default=MOST_SPLITS)
     parser.add_argument("--to", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.what == "run":
         warnings.filterwarnings("ignore")
         run(given.to, given.splits)
-        return
-    if given.what == "page":
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
     found = results(given.to)
     print(points(found)[0], by_table(found), sep="\n")

@@ -4,7 +4,6 @@
     python benchmarks/spread.py run --data DIR --part aside --arms auto identity --splits 2
                                     --to benchmarks/results/spread_points.csv
     python benchmarks/spread.py judge [--part NAME]
-    python benchmarks/spread.py page          # writes docs/experiments/spread.md
 
 `run` trains every arm on every split of a table and appends a row to benchmarks/results/spread.csv
 when it is done, so that a run that was stopped goes on where it was. DIR holds `uci/`; the other
@@ -46,7 +45,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from _common import filled, show
+from _common import show
 from _sets import r_frame, stored
 from scipy.stats import t as student
 from tables import commit, encoded, table
@@ -60,7 +59,6 @@ from nas_evidence.workers.trial import Trial
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "spread.csv"
-PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
 MOST_ROWS, MOST_TRAIN, MOST_TEST = 20_000, 1000, 4000
 #: Minimum number of distinct test rows, over the splits, of a table judged by quartile.
@@ -554,7 +552,7 @@ def of_part(found: pd.DataFrame, part: str) -> pd.DataFrame:
     return found[[TABLES[name].part == part for name in found["table"]]]
 
 
-# --- the page
+# --- tables
 
 
 def densities(found: pd.DataFrame) -> str:
@@ -655,26 +653,10 @@ def beside(found: pd.DataFrame) -> str:
     return table(header, lines)
 
 
-def written(page: str) -> str:
-    """Return the page with its tables as the committed results give them."""
-    found = results(RESULTS)
-    aside = of_part(found, ASIDE)
-    made = {
-        f"points-{part}": "\n".join(
-            points(found, arm, part)
-            for arm in JUDGED
-            if arm in set(of_part(found, part)["method"])
-        )
-        for part in (ASIDE, SECOND)
-    }
-    made |= {"density-aside": densities(aside), "beside": beside(aside)}
-    return filled(page, made)
-
-
 def main() -> None:
-    """Train, judge, or write the page."""
+    """Train, or judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "judge", "page"))
+    parser.add_argument("what", choices=("run", "judge"))
     parser.add_argument("--data", type=Path, default=Path())
     parser.add_argument("--part", choices=(CHOSEN, ASIDE, SECOND), default=CHOSEN)
     parser.add_argument("--tables", nargs="+", choices=TABLES)
@@ -688,15 +670,14 @@ def main() -> None:
         methods = given.arms or ["auto", "identity", "log"]
         methods = [*RIVALS] if methods == ["rivals"] else methods
         run(names, methods, given.data, given.to, given.splits)
-    elif given.what == "page":
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         found = results(given.to)
         own = of_part(found, given.part)
         for part in (densities, errors, coverages, beside):
             print(part(own))
         if given.part != CHOSEN:
-            print(points(found, "auto", given.part))
+            for arm in (one for one in JUDGED if one in set(own["method"])):
+                print(points(found, arm, given.part))
 
 
 if __name__ == "__main__":

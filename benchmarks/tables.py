@@ -3,7 +3,7 @@
     python benchmarks/tables.py defaults DATA [--sets NAME ...] [--splits 3] [--trials 4]
     python benchmarks/tables.py tuned DATA [--sets NAME ...] [--splits 2] [--rows 300] [--to F]
     python benchmarks/tables.py unseen --splits 1    # tuned, on `UNSEEN`
-    python benchmarks/tables.py page                 # writes docs/experiments/tables.md
+    python benchmarks/tables.py verdict              # on which of `UNSEEN` ours is first or level
 
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
 stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
@@ -32,12 +32,11 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,8 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
-from _common import filled, read_json, write_json
+from _common import read_json, write_json
 from _sets import r_frame, stored
-from scipy.stats import beta
 from sklearn import ensemble, linear_model
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import (
@@ -67,7 +65,6 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tables.json"
 RIVALS = RESULTS.with_name("rivals.json")
 ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
-PAGE = HERE.parent / "docs" / "experiments" / "tables.md"
 CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
 REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
 #: Maximum number of training and test rows, so that the table takes minutes and not hours.
@@ -306,38 +303,6 @@ def _place(run: Mapping[str, Any]) -> tuple[int, int, int]:
     return (CLASSES + REAL).index(run["data"]), methods.index(run["method"]), run["split"]
 
 
-def of_defaults(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table: log loss or RMSE, mean ± standard deviation over the splits."""
-    methods = {
-        "nas-evidence": ("nas-evidence",),
-        "HistGradientBoosting": ("HistGradientBoosting",),
-        "linear": ("LogisticRegression", "Ridge"),
-    }
-    lines = []
-    for name in dict.fromkeys(run["data"] for run in runs):
-        own = [run for run in runs if run["data"] == name]
-        key = "log_loss" if "log_loss" in own[0] else "rmse"
-        by_method = [
-            [run[key] for run in own if run["method"] in names] for names in methods.values()
-        ]
-        sizes = f"{own[0]['n_train']:,} / {own[0]['n_test']:,}"
-        splits = str(len({run["split"] for run in own}))
-        lines.append([name, sizes, splits, *(spread(v) if v else "" for v in by_method)])
-    return table(["data", "rows trained / tested", "splits", *methods], lines)
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean ± standard deviation with digits that fit the size of the mean.
-
-    >>> spread([0.8, 0.9]), spread([0.00123, 0.00125]), spread([0.5])
-    ('0.850 ± 0.071', '0.00124 ± 0.00001', '0.500')
-    """
-    mean = statistics.mean(values)
-    digits = 3 if abs(mean) >= 0.01 else 5
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean:.{digits}f}{deviation}"
-
-
 # --- beside tuned boosting
 
 
@@ -503,26 +468,6 @@ def measure_tuned(folder: Path, sets: list[str], n_splits: int, n_rows: int, to:
             write_json(to, stored, rows="runs")
 
 
-def of_rivals(
-    runs: list[Mapping[str, Any]], classes: Collection[str], real: Collection[str]
-) -> str:
-    """Return the table: log loss or nll of each method, means over the splits."""
-    lines = []
-    for name in (*classes, *real):
-        key = "log_loss" if name in classes else "nll"
-        of = {
-            method: [run[key] for run in runs if (run["data"], run["method"]) == (name, method)]
-            for method in METHODS
-        }
-        if not all(of.values()):
-            continue
-        means = {method: float(np.mean(values)) for method, values in of.items()}
-        best = min(means.values())
-        cells = [f"**{m:.3f}**" if m == best else f"{m:.3f}" for m in means.values()]
-        lines.append([name, str(len(of[METHODS[0]])), *cells])
-    return table(["data", "splits", *METHODS], lines)
-
-
 def verdict(runs: list[Mapping[str, Any]]) -> list[str]:
     """Return the sets on which the ensemble is first or level beside every tuned tree."""
     return [
@@ -536,44 +481,10 @@ def verdict(runs: list[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def near_first(runs: list[Mapping[str, Any]], *, within: float = 0.001) -> list[str]:
-    """Return the sets on which the ensemble is at most so much behind each tuned tree, in mean."""
-
-    def mean(name: str, method: str) -> float:
-        of = [run for run in runs if (run["data"], run["method"]) == (name, method)]
-        return float(np.mean([run.get("nll", run["log_loss"]) for run in of]))
-
-    return [
-        name
-        for name in dict.fromkeys(run["data"] for run in runs)
-        if all(mean(name, ENSEMBLE) <= mean(name, tree) + within for tree in TREES)
-    ]
-
-
-def share_interval(k: int, n: int) -> tuple[float, float]:
-    """Return the 90 % interval of a share, k of n (Clopper and Pearson, 1934)."""
-    low = beta.ppf(0.05, k, n - k + 1) if k else 0.0
-    return float(low), float(beta.ppf(0.95, k + 1, n - k) if k < n else 1.0)
-
-
-def written(page: str) -> str:
-    """Return the page with its tables as the committed results give them."""
-    defaults, seen, unseen = (
-        json.loads(path.read_text(encoding="utf-8"))["runs"]
-        for path in (RESULTS, RIVALS, ON_UNSEEN)
-    )
-    made = {
-        "defaults": of_defaults(defaults),
-        "rivals": of_rivals(seen, CLASSES, REAL),
-        "rivals on unseen tables": of_rivals(unseen, UNSEEN_CLASSES, UNSEEN_REAL),
-    }
-    return filled(page, made)
-
-
 def main() -> None:
-    """Measure and store, or write the page."""
+    """Measure and store, or say on which sets ours is first or level."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("defaults", "tuned", "unseen", "page"))
+    parser.add_argument("what", choices=("defaults", "tuned", "unseen", "verdict"))
     parser.add_argument("data", type=Path, nargs="?", default=Path())
     parser.add_argument("--sets", nargs="*", choices=[*CLASSES, *REAL, *UNSEEN])
     parser.add_argument("--splits", type=int, default=3)
@@ -584,8 +495,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore")
     names = given.sets or [*(UNSEEN if given.what == "unseen" else CLASSES + REAL)]
-    if given.what == "page":
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    if given.what == "verdict":
         print("first or level:", *verdict(json.loads(ON_UNSEEN.read_text())["runs"]))
     elif given.what == "defaults":
         measure(given.data, names, given.splits, given.trials, given.to or RESULTS)

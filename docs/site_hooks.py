@@ -24,9 +24,9 @@ OUTSIDE = (
 #: Pages that are built with the site: the script, and its function that returns the page.
 BUILT = {
     "reference/files.md": ("docs/file_reference.py", "page"),
-    "experiments/papers-in-full.md": ("benchmarks/gallery.py", "written_in_full"),
+    "results/papers-in-full.md": ("benchmarks/gallery.py", "written_in_full"),
 }
-#: The title of the last one, as experiments/papers.md names it.
+#: The title of the last one, as results/five-papers.md names it.
 FULL = "Published figures in full"
 #: An entry of reference/api.md, which mkdocstrings renders from the comment before its text.
 _ENTRY = re.compile(r"<!-- (::: .*?)\s*-->.*?<!-- /::: -->", re.DOTALL)

@@ -13,7 +13,6 @@ ELSEWHERE = (
     "on a machine with GPUs",
     "in a fresh clone",
     "in an environment of its own",
-    "half an hour of one core",
     "while the study runs",
 )
 LANGUAGES = ("", "text", "console", "bash", "python", "toml", "sql")

@@ -19,7 +19,7 @@ PAGES = sorted(
 )
 KINDS = ("tutorial", "how-to", "reference", "explanation")
 #: Folders with an index of their own.
-INDEXED = ("experiments", "decisions")
+INDEXED = ("decisions",)
 
 
 def without_code(text: str) -> str:
@@ -93,17 +93,6 @@ def test_each_reader_of_the_index_has_at_most_five_steps() -> None:
     ]
     assert len(steps) == 3
     assert max(steps) <= 5
-
-
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs" / "experiments").glob("[a-z]*.md")), ids=lambda p: p.stem
-)
-def test_an_experiment_has_a_question_a_verdict_and_the_rule_written_before(page: Path) -> None:
-    title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
-    assert title.startswith("# ")
-    assert title.endswith("?")
-    assert rest.startswith("**Verdict.** ")
-    assert "\n**Rule written before.** " in rest
 
 
 def test_a_decision_has_a_status_and_at_most_25_lines() -> None:

@@ -46,7 +46,6 @@ MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
 #: Blocks that say that they cannot run here; a new one is a decision.
 NOT_RUN = {
-    "half an hour of one core": 1,
     "in a fresh clone": 1,
     "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
     "on a cluster": 6,
@@ -241,7 +240,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nas_evidence.api import estimators
     from nas_evidence.api import studies as study
     from nas_evidence.api.runs import Audience
-    from nas_evidence.cli import main  # noqa: F401  # verbs take their options from `search`
+    from nas_evidence.cli import search as _  # noqa: F401  # verbs take their options from `search`
 
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}

@@ -1,4 +1,4 @@
-"""The comparison with RealMLP, TabM, boosting and a stack: list, cells, rule, page."""
+"""The comparison with RealMLP, TabM, boosting and a stack: list, cells, rule."""
 
 import json
 from collections.abc import Mapping
@@ -167,41 +167,10 @@ def test_the_mean_of_two_splits_has_the_error_of_both() -> None:
     assert script.difference({("a", 0): one}, own, "b") is None
 
 
-def test_the_page_marks_what_is_missing_and_holds_every_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script, "of_rival", normal)
-    to = tmp_path / "cells.csv"
-    script.run(script.cells(["ais"], ("linear", "LightGBM"), ("300",), 2), to, tmp_path, searched)
-    page = script.written(script.PAGE.read_text(encoding="utf-8"), to, tmp_path)
-    assert "| linear | 2 of 102 |" in page
-    assert "| TabM-D | 0 of 102 |" in page
-    assert "Ours was not measured yet." in page
-    empty = len(script.OURS) * "|  "
-    assert f"| ais | 300 / 200 | 2 {empty}| **2.000 ± 0.000** | **2.000 ± 0.000** |" in page
-    assert page.count("Not measured yet.") == 10, "two blocks of five of six sizes"
-
-
-def test_the_committed_page_is_what_the_committed_cells_give() -> None:
-    page = script.PAGE.read_text(encoding="utf-8")
-    assert script.written(page) == page
+def test_each_committed_cell_is_planned_stands_once_and_has_the_losses_of_its_rows() -> None:
     cells = [script.key(row) for row in script.stored(script.RESULTS)]
     assert len(cells) == len(set(cells)) > 0
     planned = set(script.planned())
     assert set(cells) <= planned
     for cell in cells:
         assert (cell.data, cell.split) in script.losses_of(script.LOSSES, cell.rows, cell.model)
-
-
-def test_readme_and_the_verdict_say_what_the_losses_give() -> None:
-    readme, page = (
-        " ".join(path.read_text(encoding="utf-8").split())
-        for path in (script.PAGE.parents[2] / "README.md", script.PAGE)
-    )
-    for rows in ("300", "1000"):
-        known = {rival: script.losses_of(script.LOSSES, rows, rival) for rival in script.RIVALS}
-        rivals = [rival for rival, losses in known.items() if losses]
-        found = script.first_or_level(script.LOSSES, [*FRESH], rows, "nas-evidence", rivals)
-        said = f"on {sum(found.values())} of {'[' * (rows == '300')}{len(found)}"
-        assert said in readme
-        assert f"{sum(found.values())} of {len(found)}" in page.partition("**Rule")[0]

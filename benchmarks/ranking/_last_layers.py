@@ -1,4 +1,4 @@
-"""Other predictors than the network as trained, and scores of them: docs/experiments/estimate.md.
+"""Other predictors than the network as trained, and scores of them.
 
 The last linear layer has weights w with the prior N(0, 1/δ) on the features of a trained network.
 All matrices are dense, float64: networks of the pools have at most some 1,500 such weights.

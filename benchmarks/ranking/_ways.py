@@ -1,4 +1,4 @@
-"""Ways to less noise in a score, each alone: section "The rule" of docs/experiments/estimate.md.
+"""Ways to less noise in a score, each alone.
 
 shared    networks of one seed start from the first units of one wide network, and see the
           same minibatches

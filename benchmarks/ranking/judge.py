@@ -1,9 +1,9 @@
-"""How well scores rank the networks of the pools: numbers behind the pages on ranking.
+"""How well scores rank the networks of the pools: docs/results/how-well-it-ranks.md.
 
     python benchmarks/ranking/judge.py GROUP [--pools NAME ...] [--scores NAME ...]
                                        [--minus NAME ...] [--predictor X] [--own | --second]
                                        [--out F]
-    python benchmarks/ranking/judge.py --results [NAME ...]    # the files that page.py reads
+    python benchmarks/ranking/judge.py --results [NAME ...]    # the files of results/
 
 GROUP is a folder of results/ranking, trained by `pools.py`. By default a score of one seed is
 judged by the mean test log loss of the other seeds:
@@ -19,7 +19,7 @@ judged by the mean test log loss of the other seeds:
                 pools, then networks, the same ones for both scores
 
 Scores that no column has are made of others: `mean5` is the mean of e5 and plain5, and NAME@PRIOR
-is what `ArchitecturePosterior` makes of NAME under one of `PRIORS` (docs/experiments/estimate.md).
+is what `ArchitecturePosterior` makes of NAME under one of `PRIORS`.
 `--predictor X` judges by the loss of another predictor, see `_last_layers.py`.
 
 `--own` judges by the loss of the same seed, `--second` by its accuracy or RMSE: then the bootstrap

@@ -8,7 +8,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
 
     wide         all seeds share training and test rows; 40 epochs at one rate, or the plan named
     folds        each seed draws its own training rows, all share the test rows; the plan that
-                 `search` proposes for so many rows (docs/experiments/conditional-folds.md)
+                 `search` proposes for so many rows
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
     rank         as folds; new sets of decision 27, with other predictors (_last_layers.py)
@@ -76,12 +76,6 @@ DEEP: Grid = {"mlp": ((1, 2, 4), (4, 8, 16, 32, 64, 128))}
 FEW: Grid = {"mlp": ((1, 2, 3), (8, 32, 64, 128))}
 IMAGES: Grid = {"mlp": ((1, 2, 3), (8, 32, 128)), "cnn": ((1, 2, 3), (2, 4, 8))}
 SMALL: Grid = {"mlp": ((1, 2), (16, 64)), "cnn": ((1, 2), (2, 4, 8))}
-_FOUR: Grid = {"mlp": ((1, 2, 3, 4), (4, 8, 16, 32, 64, 128))}
-_MANY: Grid = {"mlp": ((1, 2, 3, 4, 5, 6), (4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181))}
-_IMAGES: Grid = {
-    "mlp": ((1, 2, 3, 4, 5), (8, 12, 16, 24, 32, 64, 96, 128)),
-    "cnn": ((1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 8, 11)),
-}
 
 
 class Pool(NamedTuple):
@@ -117,8 +111,7 @@ class Pool(NamedTuple):
                 yield ArchitectureSpec(family=family, values={"depth": depth, "width": width})
 
 
-_LIGHT, _RACE = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef"), ("two_fold", *LAPLACE)
-_SEARCH = (*_RACE, "heldout_10", "e2")
+_LIGHT = ("two_fold", "heldout_10", "kfac_ggn", "diag_ef")
 
 
 def _wide(data: str, n_train: int, n_test: int, networks: Grid = DEEP, epochs: int = 40,
@@ -245,12 +238,6 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         "ionosphere_own": _own("ionosphere", 175, 176, 227),
         "kin8nm_own": _own("kin8nm", 3000),
         "boston_own": _own("bostonHousing", 206),
-        # for race.py, and for proposals.py
-        "power24-race": _wide("power-plant", 300, 3000, _FOUR, scores=_RACE),
-        "australian24-race": _wide("australian", 300, 390, _FOUR, scores=_RACE),
-        "waveform72-search": _wide("waveform", 300, 700, _MANY, scores=_SEARCH, n_seeds=1),
-        "kin8nm72-search": _wide("kin8nm", 300, 3000, _MANY, scores=_SEARCH, n_seeds=1),
-        "mnist72-search": _wide("mnist", 200, 3000, _IMAGES, scores=_SEARCH, n_seeds=1),
     },
     "folds": _FOLDS,
     "folds/other": {

@@ -1,4 +1,4 @@
-"""Searches as a user runs them, on the rows of pools: docs/experiments/estimate.md.
+"""Searches as a user runs them, on the rows of pools.
 
     python benchmarks/ranking/studies.py run GROUP --data DIR --pools NAME ... [--seeds 0 1 2]
                                              [--by estimate | score]

@@ -1,4 +1,4 @@
-"""What a ranking is worth in labelled rows, and beside a hold-out: docs/experiments/estimate.md.
+"""What a ranking is worth in labelled rows, and beside a hold-out.
 
     python benchmarks/ranking/worth.py [--group GROUP] [--pools NAME ...]
     python benchmarks/ranking/worth.py --results    # benchmarks/results/ranking_worth.json

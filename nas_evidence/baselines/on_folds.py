@@ -16,8 +16,8 @@ its interval and the metrics are those of bias-corrected cross-validation
 (`maths/bias_corrected.py`): all architectures (`exporting/candidates.py`) and simple models are
 chosen by their mean log density on rows drawn, and judged on the rows left out. What ranks is no
 sum over rows; the mean stands for it, and where the winner's own mean is lower, that counts
-(docs/experiments/claims.md). The interval is widened, since rows of one training set share its
-noise.
+(docs/results/intervals-and-calibration.md). The interval is widened, since rows of one training
+set share its noise.
 
 Where the predictions of some architectures were not kept, `Comparison.corrected` is False: the
 numbers are of the rows that chose the winner. Where those of the winner were not, values of the

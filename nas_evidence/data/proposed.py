@@ -31,7 +31,7 @@ from nas_evidence.spec.study import (
 from nas_evidence.spec.toml import toml_line
 
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
-#: benchmarks/plans.py, see docs/experiments/training-length.md.
+#: benchmarks/plans.py, see docs/results/few-rows-and-real-targets.md.
 ROWS_SHOWN, FEWEST_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 40_000, 625, 20, 300
 #: Learning rate at the start, of adam.
 LEARNING_RATE = 0.02
@@ -158,7 +158,7 @@ def order_sentence(study: StudySpec, n_rows: int) -> str:
 def skewed_sentence(study: StudySpec, arrays: ArrayData) -> str:
     """Say which target is positive and skewed, and what two options gained on such; "" if none.
 
-    The figures are those of docs/experiments/positive-targets.md and spread.md.
+    The figures are those of docs/results/intervals-and-calibration.md.
 
     Nothing is said where a scale was asked for, or a shipped data set is read.
     """

@@ -15,8 +15,8 @@ inverse (`maths/target_scale.py`). One factor on T, or on the whole standard dev
 targets, was fitted to data that networks of the architecture had not seen
 (`maths/spread_factor.py`); `raw` leaves it out. For real targets the posterior of the linearised
 network is this Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at
-the mode makes probabilities too even (docs/experiments/calibration.md); unless asked, classes are
-predicted by "map".
+the mode makes probabilities too even (docs/results/intervals-and-calibration.md); unless asked,
+classes are predicted by "map".
 """
 
 import warnings

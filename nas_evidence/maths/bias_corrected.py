@@ -18,8 +18,8 @@ over folds vary more than sums of independent rows, by the factor c on the stand
     c^2 = 1 + sum_f n_f / t_f        n_f rows of fold f, t_f rows that its network learned from
 
 (Nadeau & Bengio 2003, "Inference for the generalization error": 1/J + n/t in place of 1/J for J
-parts; their argument is a heuristic, and docs/experiments/claims.md measures what it gives). Five
-folds have c = 1.5. Rows left out have trained the networks that chose, too, so d is still
+parts; their argument is a heuristic; docs/results/intervals-and-calibration.md has what it gives).
+Five folds have c = 1.5. Rows left out have trained the networks that chose, too, so d is still
 optimistic: for the lower end c o is taken off.
 
     low = min(q_2.5 of d_b, d - max(0, (c - 1) o) - c w_low) - h

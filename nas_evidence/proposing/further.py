@@ -2,7 +2,7 @@
 
 The next `FURTHER` proposals are asked of a proposer that has been told the same, so that they are
 those that the study's own sampler makes; `ArchitecturePosterior.expected_gain` says what one trial
-of each of them would gain. docs/experiments/posterior-sampler.md has how right that is.
+of each of them would gain. docs/results/how-well-it-ranks.md has how right that is.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 By the toss of a coin it proposes the candidate of the largest expected improvement, or the one
 that is best in a draw from the posterior (Thompson 1933): the first finds the top of what is
-known, the second looks elsewhere (docs/experiments/posterior-sampler.md).
+known, the second looks elsewhere (docs/results/how-well-it-ranks.md).
 
 Candidates are random architectures and variations of the best, without those known. A running
 trial counts as if it had found what is expected of it (Ginsbourger et al. 2010), so that a batch

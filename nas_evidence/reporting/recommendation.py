@@ -2,7 +2,7 @@
 
 The score of an architecture is a noisy look at what it is worth; its neighbours were looked at,
 too. The posterior of `maths/architecture_posterior.py` weighs both.
-docs/experiments/posterior-sampler.md has what that is worth.
+docs/results/how-well-it-ranks.md has what that is worth.
 """
 
 import math

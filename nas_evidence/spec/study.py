@@ -72,7 +72,7 @@ FINALISTS, FEWEST_FOR_RACE = 5, 20
 ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
 #: Training rows of an update with `rows = "auto"`: one in so many of those that there are, but no
 #: fewer than the first bound and no more than the second; all of fewer than twice the first. See
-#: docs/experiments/update-rows.md.
+#: docs/results/few-rows-and-real-targets.md.
 UPDATE_PART, FEWEST_UPDATE_ROWS, UPDATE_ROWS = 5, 256, 2048
 #: Folds of `plan.folds = "auto"` with few training rows (`TargetKind.few`), and with more.
 FOLDS_OF_FEW, FOLDS_OF_MANY = 5, 2

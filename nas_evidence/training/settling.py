@@ -28,15 +28,16 @@ The end of the alternation replaces the scheduled state if it has more evidence,
 value of the online curvature with the same random signs, and for labels only if it is near a mode,
 by `NEAR_MODE` or `CLOSER`: half-way there the evidence misjudges it. Where the first mode is not
 reached in half the budget, a settling with labels ends. With real targets it ends where evidence
-falls on the way to that mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more
-(docs/experiments/training-length.md). The mode at the scheduled hyperparameters is never kept:
-those were learned at no mode. A linear network has a convex loss, unless its noise is an output,
-and always ends at one of the two modes, up to the rounding of its weights to float32.
+falls on the way to that mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. The mode
+at the scheduled hyperparameters is never kept: those were learned at no mode. A linear network has
+a convex loss, unless its noise is an output, and always ends at one of the two modes, up to the
+rounding of its weights to float32.
 
 By default networks settle where the targets are real numbers, and linear ones always. Most with
 real targets would end with the scheduled state. So these begin with a trial of up to three short
 rounds, in which (b) moves all hyperparameters. It ends the settling where evidence falls, by
-`TRIAL_FALLS`; else all begins again at the scheduled state (docs/experiments/settling.md).
+`TRIAL_FALLS`; else all begins again at the scheduled state. Both rules were measured
+(docs/results/few-rows-and-real-targets.md).
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The scheduled state is kept until the settling ends.

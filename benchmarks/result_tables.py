@@ -1,0 +1,478 @@
+"""Writes the tables of README and of the pages below docs/ from the committed results.
+
+    python benchmarks/result_tables.py
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, NAME of `TABLES`; all else stays.
+"""
+
+import json
+import math
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "ranking"))
+
+import judge
+import leading_networks as leading
+import numpy as np
+from _common import HERE, RESULTS, read_json
+from fresh_tables import FRESH
+from gallery import of_papers
+from judge import markdown, number
+
+ROOT = HERE.parent
+Pool = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def results(name: str) -> Any:
+    """Return a file of committed results."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+# --- ranking: README, how-well-it-ranks.md, few-rows-and-real-targets.md, explanation/ranking.md
+
+OVERVIEW = (
+    "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
+)  # fmt: skip
+NAMES = {"last_layer_conditional": "`conditional_evidence`, two folds"}
+#: Pools of the group `folds` that are no table of 300 rows.
+FEW = {
+    "fashion": "Fashion-MNIST", "kin8nm2000x5": "kin8nm, real",
+    "naval2000x5": "naval propulsion, real", "power2000x5": "power plant, real",
+}  # fmt: skip
+#: Pools of the group `folds` with classes.
+CLASSES = ("satellite", "waveform", "australian", "satellite150", "fashion", "cancer", "synth5")
+#: Columns of the pools by the name of a score.
+COLUMNS = {"conditional_evidence": "e5", "elpd": "plain5", "estimate": "estimate",
+           "two_fold": "two_fold", "kfac_ggn": "kfac_ggn", "sotl": "sotl"}  # fmt: skip
+
+
+def _of(pool: Pool, score: str, what: str) -> float | None:
+    value = pool["scores"].get(score, {}).get(what)
+    return None if value is None else float(value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None and v == v]
+    return sum(known) / len(known) if known else None
+
+
+def overview() -> str:
+    """Return rho by one seed, mean and range over kinds of pools."""
+    small = results("ranking_wide")["pools"]
+    kinds = {
+        "classes, 1,000 to 60,000 rows": results("ranking_large")["pools"],
+        "classes, 200 to 300 rows": [p for p in small if p["task"] == "labels"],
+        "real targets, 300 rows": [p for p in small if p["task"] == "real"],
+    }
+    lines = []
+    for name, pools in kinds.items():
+        line = [f"{name} ({len(pools)} pools)", number(_mean([p["attainable"] for p in pools]))]
+        for score in OVERVIEW:
+            rhos = [v for p in pools if (v := _of(p, score, "rho")) is not None]
+            line.append(f"{number(_mean(rhos))} ({_range(rhos)})")
+        lines.append(line)
+    names = [NAMES.get(score, f"`{score}`") for score in OVERVIEW]
+    return markdown(["data", "attainable", *names], lines)
+
+
+def _range(rhos: Sequence[float]) -> str:
+    return f"{min(rhos):.2f} to {max(rhos):.2f}"
+
+
+def by_another_seed(pool: str) -> tuple[float, float] | None:
+    """Return rho of one seed's score with the test log loss of the others, and attainable.
+
+    None for a pool that was trained with one seed.
+    """
+    score, trained = "last_layer_conditional", judge.read("wide", pool)
+    both = np.isfinite(trained.loss).all(1) & np.isfinite(trained.scores[score]).all(1)
+    if trained.loss.shape[1] < 2:
+        return None
+    found = judge.judged(trained.some(both), [score])
+    return found["scores"][score]["rho"], found["attainable"]
+
+
+def _trusted() -> dict[str, list[tuple[float, float]]]:
+    """Return rho with the test log loss of other seeds and attainable, pool by pool.
+
+    Few data are drawn anew for each seed; of many the networks share the training rows.
+    """
+    large = results("ranking_large")["pools"]
+    more = [pool for _, name, pool in _of_folds() if name in FEW and pool["n_data"] > 1000]
+    found = {
+        "classes, 1,000 to 60,000 rows, two folds":
+            [found for p in large if (found := by_another_seed(p["pool"]))],
+        "real targets, 2,000 rows, five folds":
+            [(pool["scores"]["e5"]["rho"], pool["attainable"]) for pool in more],
+    }  # fmt: skip
+    for name, pools in _by_kind(kept_aside()).items():
+        found[f"{name}, five folds"] = [
+            (pool["scores"]["estimate"]["rho"], pool["attainable"]) for pool in pools
+        ]
+    return found
+
+
+def trust() -> str:
+    """Return how far what ranks by default is to be trusted, by kind of data."""
+    worth = {f"{name}, five folds": _median_rows(pools, "estimate")
+             for name, pools in _by_kind(kept_aside()).items()}  # fmt: skip
+    lines = [
+        [name, str(len(pairs)), number(_mean([rho for rho, _ in pairs])),
+         _range([rho for rho, _ in pairs]), number(_mean([top for _, top in pairs])),
+         worth.get(name, "not measured")]
+        for name, pairs in _trusted().items()
+    ]  # fmt: skip
+    header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
+              "worth as many extra labelled rows"]  # fmt: skip
+    return markdown(header, lines)
+
+
+def trust_in_short() -> str:
+    """Return the same in two rows: classes of many rows, and all else."""
+    many, *few = _trusted().values()
+    rows = {
+        "classes, 1,000 rows or more": ("trust the order by log loss", many),
+        "fewer rows, or real targets": (
+            "check it with `--test-fraction 0.2`", [pair for pairs in few for pair in pairs],
+        ),
+    }  # fmt: skip
+    lines = [
+        [name, what, f"{number(_mean([rho for rho, _ in pairs]))} "
+         f"({_range([rho for rho, _ in pairs])}), {len(pairs)} pools"]
+        for name, (what, pairs) in rows.items()
+    ]  # fmt: skip
+    return markdown(["your data", "what to do", "rho with test log loss"], lines)
+
+
+def kept_aside() -> dict[str, Any]:
+    """Return the pools that did not tune the estimate, by group.
+
+    These are the pools of `rank` that were kept aside, and those of the second look.
+    """
+    worth = results("ranking_worth")
+    return {
+        group: {"pools": {name: pool for name, pool in worth[group]["pools"].items()
+                          if judge.POOLS[group][name].aside}}
+        for group in ("rank", "rank/second")
+    }  # fmt: skip
+
+
+def _by_kind(worth: Mapping[str, Any]) -> Mapping[str, Sequence[Pool]]:
+    """Return the pools of up to 1,000 rows by kind of target."""
+    pools = [pool for group in worth.values() for pool in group["pools"].values()]
+    classes, real = ([p for p in pools if p["real"] == kind] for kind in (False, True))
+    return {
+        f"{name}, {min(p['n_data'] for p in own):,} to {max(p['n_data'] for p in own):,} rows": own
+        for name, own in (("classes", classes), ("real targets", real))
+    }
+
+
+def _median_rows(pools: Sequence[Pool], column: str) -> str:
+    """Return the median of the rows that a score is worth, and how often half of the data."""
+    known = [p for p in pools if column in p["scores"] and p["fresh"]]
+    rows = [p["scores"][column]["rows"] for p in known]
+    values = sorted(math.inf if v is None else v for v in rows)
+    middle, most = values[len(values) // 2], max(int(m) for p in known for m in p["fresh"])
+    half = sum(v is None or v >= p["n_data"] / 2 for v, p in zip(rows, known, strict=True))
+    text = f"> {most}" if math.isinf(middle) else "< 15" if middle == 0 else f"{middle:.0f}"
+    return f"{text}; half of the rows or more on {half} of {len(known)}"
+
+
+def interval(values: Sequence[float], draws: int = 20_000) -> tuple[float, float, float]:
+    """Return the mean of one value for each pool, and its 90 % interval over draws of pools."""
+    own = np.array(values)
+    drawn = own[np.random.default_rng(0).integers(len(own), size=(draws, len(own)))].mean(1)
+    low, high = np.quantile(drawn, [0.05, 0.95])
+    return float(own.mean()), float(low), float(high)
+
+
+def order() -> str:
+    """Return rho of three scores of five folds, and what two of them are ahead of the third.
+
+    All pools of up to 1,000 rows, and those that did not tune the estimate.
+    """
+    lines = []
+    for part, worth in (("all", results("ranking_worth")), ("kept aside", kept_aside())):
+        for kind, pools in _by_kind(worth).items():
+            rho = {name: [pool["scores"][COLUMNS[name]]["rho"] for pool in pools]
+                   for name in ("conditional_evidence", "elpd", "estimate")}  # fmt: skip
+            gaps = [
+                "{:+.3f} ({:.3f} to {:.3f})".format(
+                    *interval(np.subtract(rho[name], rho["elpd"]).tolist())
+                )
+                for name in ("conditional_evidence", "estimate")
+            ]
+            lines.append([
+                f"{kind.partition(',')[0]}, {part}", str(len(pools)),
+                number(_mean([pool["attainable"] for pool in pools])),
+                *(number(_mean(values)) for values in rho.values()), *gaps,
+            ])  # fmt: skip
+    header = ["pools", "number", "attainable", "`conditional_evidence` (E)", "`elpd`", "estimate",
+              "E - `elpd`", "estimate - `elpd`"]  # fmt: skip
+    return markdown(header, lines)
+
+
+def worth_of() -> str:
+    """Return rho and the rows that each score is worth, by kind of target."""
+    lines = [
+        [f"{name} ({len(pools)} pools)", f"`{score}`",
+         number(_mean([_of(pool, column, "rho") for pool in pools])),
+         number(_mean([pool["attainable"] for pool in pools])), _median_rows(pools, column)]
+        for name, pools in _by_kind(results("ranking_worth")).items()
+        for score, column in COLUMNS.items()
+    ]  # fmt: skip
+    return markdown(["data", "score", "rho, mean", "attainable", "rows: median"], lines)
+
+
+def held_out() -> str:
+    """Return what ours and a hold-out of a fifth lose, medians and means over pools."""
+    names = {"ours": "five folds, 18 networks", "ours_equal": "five folds, 3 of them",
+             "hold_out": "a fifth held out, 18 networks",
+             "hold_out_again": "the same, trained again on all rows"}  # fmt: skip
+    lines = []
+    for kind, pools in _by_kind(results("ranking_worth")).items():
+        of = [pool["hold_out"] for pool in pools if pool["hold_out"]]
+        for key, name in names.items():
+            values = [one[key] for one in of]
+            gap = [one["ours"] - one[key] for one in of]
+            lines.append([
+                kind.split(",")[0], name, "6" if key == "ours" else "1",
+                number(float(np.median(values)), 3), number(_mean(values), 3),
+                "" if key == "ours" else f"{sum(v < 0 for v in gap)} of {len(gap)}",
+            ])  # fmt: skip
+    header = ["data", "who", "trainings a network", "loss, median", "mean",
+              "five folds lose less on"]  # fmt: skip
+    return markdown(header, lines)
+
+
+def _of_folds() -> list[tuple[str, str, Pool]]:
+    """Return the pools of the group `folds`, each with its part and name."""
+    parts = {name: part for name, part in results("ranking_folds").items()
+             if isinstance(part, Mapping)}  # fmt: skip
+    return [(part, name, pool) for part, of in parts.items()
+            for name, pool in of.get("pools", {}).items()]  # fmt: skip
+
+
+def few_rows() -> str:
+    """Return rho with the test log loss of other seeds, of the plan that `search` proposes."""
+    groups: dict[str, list[Pool]] = {}
+    for part, name, pool in _of_folds():
+        if part in ("open", "aside"):
+            what = "classes" if name in CLASSES else "real targets"
+            rows = "150 to 300" if name in CLASSES and part == "open" else "300"
+            kept = ", kept aside" if part == "aside" else ""
+            group = f"{what}, {rows} rows{kept}"
+        else:
+            group = f"{FEW[name]}, {pool['n_data']:,} rows"
+        groups.setdefault(group, []).append(pool)
+    scores = {"e5": "`conditional_evidence`, five folds", "e2": "two folds",
+              "five_fold": "`five_fold`", "two_fold": "`two_fold`"}  # fmt: skip
+    lines = [
+        [f"{name} ({len(pools)} pools)" if len(pools) > 1 else name,
+         number(_mean([p["attainable"] for p in pools])),
+         *(number(_mean([_of(p, score, "rho") for p in pools])) for score in scores)]
+        for name, pools in groups.items()
+    ]  # fmt: skip
+    return markdown(["data", "attainable", *scores.values()], lines)
+
+
+def density() -> str:
+    """Return the seconds of a fold's density over those of its training, by rows."""
+    ratios: dict[int, list[float]] = {}
+    for cell in results("conditional_evidence_cpu")["cells"]:
+        ratios.setdefault(cell["rows"], []).append(cell["ratio"])
+    lines = [
+        [f"{n:,}", _range(some) if len(some) > 1 else f"{some[0]:.2f}", str(len(some))]
+        for n, some in ratios.items()
+    ]
+    return markdown(["rows", "density / training of a fold", "networks"], lines)
+
+
+# --- beside-other-methods.md
+
+
+def beside() -> str:
+    """Return each model on the fresh tables by size: first or level, mean rank and seconds.
+
+    The rank is by log loss among the models that have every table of the size.
+    """
+    runs, names = leading.stored(leading.RESULTS), [*FRESH]
+    lines = [[model] for model in (*leading.OURS, *leading.RIVALS)]
+    for rows in ("300", "1000"):
+        own = [run for run in runs if run["rows"] == rows and run["data"] in names]
+        rank = leading.ranks(own, names, rows)
+        rivals = [one for one in leading.RIVALS if leading.losses_of(leading.LOSSES, rows, one)]
+        for line in lines:
+            seconds = leading.of(own, "cpu_seconds", model=line[0])
+            level = ""
+            if line[0] in leading.OURS:
+                good = leading.first_or_level(leading.LOSSES, names, rows, line[0], rivals)
+                level = f"{sum(good.values())} of {len(good)}"
+            line += [level, f"{rank[line[0]]:.2f}", f"{np.median(seconds):.1f}"] if seconds else [
+                "", "", ""]  # fmt: skip
+    header = ["", *(f"{rows} rows: {what}" for rows in ("300", "1,000")
+                    for what in ("first or level", "mean rank", "CPU s"))]  # fmt: skip
+    return markdown(header, lines)
+
+
+# --- cost.md
+
+#: Beginnings of cells of `cost_of_training.py`, in the words of the page.
+CELLS = {
+    "rows/300/": "a trial of 300 rows, MLP 1x32, with its five folds",
+    "rows/10000/": "a trial of 10,000 rows, MLP 1x32, with its two folds",
+    "cancer/ours/": "a search of 300 rows with classes, 24 trials and the race",
+    "diabetes/ours/": "a search of 300 rows with real targets, 12 trials and the race",
+    "demo/": "the demo, 24 trials and the race",
+    "images/": "four networks on 10,000 images of 28x28",
+}
+
+
+def cost() -> str:
+    """Return what trials and searches cost, and their trials over the plain trainings."""
+    lines = []
+    for begin, words in CELLS.items():
+        runs = [run for run in results("cost_cells_cpu")["runs"]
+                if f"{run['cell']}/".startswith(begin)]  # fmt: skip
+        parts = runs[0].get("parts", {})
+        trained = parts.get("training", 0.0)
+        seconds = [run["cpu"] for run in runs]
+        if begin.startswith("rows/"):
+            seconds = [sum(run["parts"].values()) / run["trials"] for run in runs]
+        digits = 1 if min(seconds) > 3 else 2
+        ends = (statistics.median(seconds), min(seconds), max(seconds))
+        over = f"{sum(parts.values()) / trained:.2f}" if trained else "-"
+        lines.append([words, "{0:.{3}f} [{1:.{3}f}, {2:.{3}f}]".format(*ends, digits), over])
+    passes = [row["median"] for row in results("passes_cpu")["rows"]
+              if row["candidate"] == row.get("estimates") and "median" in row]  # fmt: skip
+    lines.append(["one curvature pass, in training epochs", "-",
+                  f"{min(passes):.2f} to {max(passes):.2f}"])  # fmt: skip
+    return markdown(["", "CPU s", "over the plain trainings"], lines)
+
+
+# --- intervals-and-calibration.md
+
+#: Sentences that stand on the page, by the file of `results/claims` that has them.
+SENTENCES = {
+    "folds": ("95 % interval of the difference", "Yes: clearly better than"),
+    "sentences": (
+        "P(best) of the first, or of those tied with it (a smooth surface)",
+        "P(best) of the first, or of those tied with it (coordinates that tell nothing)",
+        "does not rank well here (true rho 0.63, 24 architectures)",
+    ),
+    "targets": (
+        "the 90 % intervals cover ... of each target (one noise makes them wrong, 300 rows)",
+        "a warning of right intervals (one target, 400 rows)",
+    ),
+}  # fmt: skip
+
+
+def sentences() -> str:
+    """Return some sentences of the first screen, what each promises, and how often it errs."""
+    lines = []
+    for topic, claims in SENTENCES.items():
+        rows = {row["claim"]: row for row in results(f"claims/{topic}")["rows"]}
+        lines += [
+            [claim, rows[claim]["promise"], rows[claim]["after"], str(rows[claim]["n"])]
+            for claim in claims
+        ]
+    return markdown(["sentence", "promise", "measured", "studies"], lines)
+
+
+# --- gpu-and-scale.md
+
+#: Values of a GPU beside a CPU: what the keys of a group begin with, and contain.
+VALUES = {
+    "golden values, float64": ("golden/", ""),
+    "every kind on every case, float64": ("case/", "/float64/"),
+    "every kind on every case, float32": ("case/", "/float32/"),
+    "scores of whole trials, float32": ("trial/", ""),
+}
+
+
+def probed(section: str) -> Sequence[Row]:
+    """Return what the later of the two runs on a GPU that had a section found in it."""
+    for run in ("second", "first"):
+        lines = (RESULTS / "gpu" / f"{run}_probe.jsonl").read_text(encoding="utf-8").splitlines()
+        if rows := [row for row in map(json.loads, lines) if row["section"] == section]:
+            return rows
+    raise ValueError(f"No run on a GPU had the section {section!r}.")
+
+
+def gpu() -> str:
+    """Return values and bits beside a CPU, and what steps, passes and memory cost."""
+    on_cpu, found = (read_json(RESULTS / "gpu" / f"second_{name}.json") for name in ("cpu", "gpu"))
+    lines = []
+    for what, (begin, part) in VALUES.items():
+        keys = [key for key in found["values"] if key.startswith(begin) and part in key]
+        pairs = [(found["values"][k], found["truths"].get(k, on_cpu["values"].get(k)))
+                 for k in keys]  # fmt: skip
+        both = [(a, b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)]
+        largest = max(abs(a - b) / max(1e-6, abs(b)) for a, b in both)
+        lines.append([what, str(len(pairs)), f"differ by {largest:.0e} at most"])
+    bits = [all(same) for same in found["same_bits"].values()]
+    lines.append(["trials with the same weights again, and after parking", str(len(bits)),
+                  f"{sum(bits)} of {len(bits)}"])  # fmt: skip
+    ranges = {
+        "share of a step that the GPU is busy": (
+            "{:.0f} to {:.0f} %",
+            [100 * row["busy"] for row in probed("steps") if row["how"] == "plain"],
+        ),
+        "five networks as one program / five alone": (
+            "{:.2f} to {:.2f}", [row["ratio"] for row in probed("together") if row["k"] == 5],
+        ),
+        "steps per second, one process and eight": (
+            "{:.0f} and {:.0f}",
+            [row["steps_per_second"] for row in probed("packed") if not row["mps"]],
+        ),
+        "memory, estimate / peak": (
+            "{:.2f} to {:.2f}", [row["estimate_mb"] / row["peak_mb"] for row in probed("memory")],
+        ),
+        "seconds of a pass over 50,000 rows, ResNets": (
+            "{:.0f} to {:.0f}",
+            [row["seconds_per_50000"] for row in probed("passes")
+             if row.get("elements", 1 << 20) == 1 << 20],
+        ),
+    }  # fmt: skip
+    lines += [[what, str(len(values)), form.format(min(values), max(values))]
+              for what, (form, values) in ranges.items()]  # fmt: skip
+    return markdown(["on one H200", "n", "measured"], lines)
+
+
+# --- pages
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "trust": trust, "trust-in-short": trust_in_short, "order": order, "overview": overview,
+    "worth": worth_of, "hold-out": held_out, "folds": few_rows, "density": density,
+    "beside": beside, "cost": cost, "sentences": sentences, "gpu": gpu, "papers": of_papers,
+}  # fmt: skip
+_PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+
+
+def pages() -> Iterable[Path]:
+    """Return the pages with a place for a table."""
+    every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in every if placed(page.read_text(encoding="utf-8"))]
+
+
+def placed(text: str) -> list[str]:
+    """Return the names of the tables that a page has a place for."""
+    return [match[2] for match in _PLACE.finditer(text) if match[2] in TABLES]
+
+
+def written(text: str) -> str:
+    """Return a page with its tables made anew."""
+    return _PLACE.sub(
+        lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n{m[3]}" if m[2] in TABLES else m[0], text
+    )
+
+
+if __name__ == "__main__":
+    for file in pages():
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")
