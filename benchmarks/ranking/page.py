@@ -23,9 +23,7 @@ PAGE = ROOT / "docs" / "experiments" / "ranking-pools.md"
 #: Which tables each page has.
 PAGES = {
     PAGE: ("small", "large", "own", "new-pools"),
-    ROOT / "docs" / "explanation" / "ranking.md": (
-        "overview", "density", "folds", "worth", "hold-out",
-    ),
+    ROOT / "docs" / "explanation" / "ranking.md": ("overview", "folds"),
     ROOT / "README.md": ("trust",),
 }  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"

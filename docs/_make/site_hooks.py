@@ -43,7 +43,7 @@ def _in_full() -> str:
 #: Title of each page that is built, its place, and what makes it.
 BUILT: Mapping[str, tuple[str, Callable[[], str]]] = {
     "Command line": ("reference/cli.md", cli_reference.page),
-    "Options in Python": ("reference/python/options.md", options_reference.page),
+    "Options in Python": ("reference/python-options.md", options_reference.page),
     "Study file": ("reference/study-file.md", study_reference.page),
     "Columns of the tables": ("reference/columns.md", table_reference.page),
     "Glossary": ("reference/glossary.md", glossary_reference.page),
