@@ -318,6 +318,7 @@ def test_only_trials_and_resources_may_differ(tmp_path: Path) -> None:
 
 # --- the reference page -------------------------------------------------------------------------
 
+
 def _flat(value: dict[str, object], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for key, item in value.items():
