@@ -79,12 +79,8 @@ oracles: $(VENV)/installed-bench  ## our curvature against laplace-torch, BackPA
 bench: $(if $(SCRIPT),$(VENV)/installed-bench)  ## one script of benchmarks/ (SCRIPT=name ARGS="..."), or the list of them
 	@$(if $(SCRIPT),$(BIN)/python benchmarks/$(SCRIPT).py $(ARGS),sed -n '/^|/p' benchmarks/README.md; echo 'Choose one: make bench SCRIPT=name ARGS="..."')
 
-pages: $(VENV)/installed-test  ## every page and table that is made from the code or from committed results
-	for page in table_reference:columns study_reference:study-file cli_reference:cli glossary_reference:glossary \
-			first_hour_reference:first-hour; do \
-		$(BIN)/python docs/$${page%:*}.py > $(VENV)/page.md && cp $(VENV)/page.md docs/reference/$${page#*:}.md || exit 1; done
-	$(BIN)/python docs/api_reference.py
-	for script in "mutants.py page" gallery.py result_tables.py; do \
+pages: $(VENV)/installed-test  ## every table of a page that is made from committed results
+	for script in gallery.py result_tables.py; do \
 		$(BIN)/python benchmarks/$$script > /dev/null || exit 1; done
 
 docs: $(VENV)/installed  ## the documentation site, in site/

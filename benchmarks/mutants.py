@@ -1,9 +1,9 @@
 """Put wrong formulas into a copy of the code, one at a time, and say which check sees each.
 
-    python benchmarks/mutants.py              record the coverage if it is not there, run, write
+    python benchmarks/mutants.py              record the coverage if it is not there, and run
     python benchmarks/mutants.py record       record which check runs which line, again
     python benchmarks/mutants.py run NAME...  run some mutants only, and keep the other results
-    python benchmarks/mutants.py page         write docs/reference/mutants.md from the results
+    python benchmarks/mutants.py page         print the table of the results
 
 `mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and
 the claim that it breaks. Each is checked by the tests of `make test` and by the problems of the
@@ -49,7 +49,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "benchmarks" / "mutants.toml"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-PAGE = ROOT / "docs" / "reference" / "mutants.md"
 CHECKS = "not long and not ray and not matrix and not soak"
 AUDIT = "audit:"
 #: A mutant whose checks do not end within this time is seen too: it does not end.
@@ -480,7 +479,7 @@ Of {n} the tests see {n_tests}; of the {n_audited} that break a claim of the aud
 
 
 def page() -> str:
-    """Return the text of docs/reference/mutants.md from the committed results."""
+    """Return the table of the committed results, as Markdown."""
     found = {one.name: one for one in read_results()}
     known = [(m, found[m.name]) for m in mutants() if m.name in found]
     by_audit = [(m, s) for m, s in known if m.audited]
@@ -526,7 +525,7 @@ def main() -> None:
         chosen = [m for m in mutants() if not given.names or m.name in given.names]
         run_all(chosen, given)
     if given.verb != "record":
-        PAGE.write_text(page(), "utf-8")
+        print(page(), end="")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 A page is one session: its blocks run in their order in one folder and one namespace. They run as
 they stand, but shorter: few trials of few epochs on few data, in this process instead of on Ray.
-Blocks that need what is not here say so in their title, and are counted.
+Blocks that need what is not here say so in their title.
 """
 
 import re
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -33,25 +32,12 @@ from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import open_study
 
 ROOT = Path(__file__).resolve().parents[1]
-GENERATED = ("reference/study-file.md",)  # its examples run in test_codec.py
-PAGES = sorted(
-    page
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    if blocks(page) and not page.as_posix().endswith(GENERATED)
-)
+PAGES = sorted(p for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if blocks(p))
 RUN = [page for page in PAGES if any(not block.is_elsewhere for block in blocks(page))]
 #: What a newcomer reads first; of the other pages `make test` runs a third.
 SAMPLE = ("first-study", "your-table", "own-data")
 MOST_TRIALS = 3
 SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"]
-#: Blocks that say that they cannot run here; a new one is a decision.
-NOT_RUN = {
-    "in a fresh clone": 1,
-    "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
-    "on a cluster": 6,
-    "on a machine with GPUs": 3,
-    "while the study runs": 1,
-}
 
 
 # --- the blocks themselves
@@ -72,12 +58,6 @@ def test_no_command_hides_in_an_indented_block() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = {p.name: hidden.findall(p.read_text(encoding="utf-8")) for p in pages}
     assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-def test_the_blocks_that_are_not_run_are_few_and_counted() -> None:
-    found = Counter(block.title for page in PAGES for block in blocks(page) if block.is_elsewhere)
-    assert set(found) <= set(ELSEWHERE)
-    assert dict(found) == NOT_RUN
 
 
 def test_a_block_is_taken_apart(tmp_path: Path) -> None:
@@ -240,8 +220,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nas_evidence.api import estimators
     from nas_evidence.api import studies as study
     from nas_evidence.api.runs import Audience
-    from nas_evidence.cli import search as _  # noqa: F401  # verbs take their options from `search`
+    from nas_evidence.cli.verbs import VERBS, function_of
 
+    for verb in VERBS:
+        function_of(verb)  # takes its options from the functions before these are replaced
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}
 
@@ -265,16 +247,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plt.close("all")
 
 
-#: The page of the columns reads them with polars, which is no extra.
-NO_POLARS = pytest.mark.skipif(find_spec("polars") is None, reason="polars is not installed")
-
-
 def marks(page: Path, index: int) -> list[pytest.MarkDecorator]:
     """The README runs in `make test`; with a sample of the pages, in `make long`."""
     if page.stem == "README":
         return []
-    asked = [pytest.mark.long] if page.stem in SAMPLE or index % 3 == 0 else [REST]
-    return [*asked, NO_POLARS] if page.stem == "columns" else asked
+    return [pytest.mark.long] if page.stem in SAMPLE or index % 3 == 0 else [REST]
 
 
 @pytest.mark.slow

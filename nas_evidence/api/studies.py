@@ -55,7 +55,7 @@ def search(
         families: what to search: names of families, or families of your own (see
             `nas_evidence.spec.families`); by default those that fit the data.
         sampler: what proposes: a name as in a study file, or a sampler of Optuna as an object or
-            as what makes one (see docs/how-to/other-tools.md); `resume` needs an object again.
+            as what makes one (see docs/how-to/extend.md); `resume` needs an object again.
         out: study folder, or the URI of a store; by default runs/<name>.
         options: see `nas_evidence.api.shared_options.SearchOptions`.
 

@@ -7,7 +7,7 @@ use its declaration.
 
 The name of a score from outside the package is its reference `module:NAME`, where NAME is a
 `Score` in that module. It is imported by `import_outside`, which the command line calls for
-`--allow-code`; before that, `declared` knows only the reference. See docs/how-to/add-a-score.md.
+`--allow-code`; before that, `declared` knows only the reference. See docs/how-to/extend.md.
 """
 
 import difflib

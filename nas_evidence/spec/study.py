@@ -2,7 +2,7 @@
 
 All defaults of the project are in this file. The types are frozen and refuse unknown keys;
 `spec/toml.py` builds them from a study file, with one message per error. The string below a field
-gives its meaning: `docs/study_reference.py` makes the reference page from these strings.
+gives its meaning: `docs/_make/study_reference.py` makes the reference page from these strings.
 """
 
 import difflib

@@ -135,7 +135,7 @@ def test_no_registered_estimator_is_without_a_test_here() -> None:
     assert set(SCORES) == {*KINDS, *SAMPLED, *RECORDED} - {*OWN}
 
 
-#: Scores from outside the package: those of docs/examples.
+#: Scores from outside the package: those of notebooks/.
 OWN = ("zero_cost_proxies:SYNFLOW", "zero_cost_proxies:SNIP")
 #: Those that sample are in tests/scores/test_sampled.py.
 RECORDED = (*(name for name in SCORES if name not in SAMPLED), *OWN)
@@ -143,7 +143,7 @@ RECORDED = (*(name for name in SCORES if name not in SAMPLED), *OWN)
 
 @pytest.fixture(scope="module", autouse=True)
 def own_scores() -> Iterator[None]:
-    with code_of(OWN, [Path(__file__).parents[2] / "docs" / "examples"]).in_use():
+    with code_of(OWN, [Path(__file__).parents[2] / "notebooks"]).in_use():
         yield
 
 

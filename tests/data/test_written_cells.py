@@ -18,8 +18,6 @@ from nas_evidence.data.table_columns import OTHER, Preparation
 from nas_evidence.data.targets import targets_of
 from nas_evidence.spec.study import DatasetSpec
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"
-
 
 def test_columns_with_integers_for_names_are_found_again() -> None:
     x = np.random.default_rng(0).normal(size=(20, 3))

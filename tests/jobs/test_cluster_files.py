@@ -31,7 +31,11 @@ from nas_evidence.storage.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"
-FOLDERS = ("docker", "kuberay", "ray-up", "skypilot", "slurm")
+#: Each folder, and its section on the page of clusters.
+FOLDERS = {
+    "docker": "Docker", "kuberay": "Kubernetes", "ray-up": "`ray up`", "skypilot": "SkyPilot",
+    "slurm": "Slurm",
+}  # fmt: skip
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 IMAGE = f"nas-evidence:{PROJECT['version']}"
@@ -47,24 +51,17 @@ def pinned(package: str) -> str:
     return pins[package]
 
 
-def readme(folder: str) -> str:
-    return (CLUSTER / folder / "README.md").read_text()
+def section(folder: str) -> str:
+    page = (ROOT / "docs" / "how-to" / "cluster.md").read_text()
+    return page.partition(f"\n## {FOLDERS[folder]}\n\n")[2].partition("\n## ")[0]
 
 
 # --- all of them
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_each_readme_says_how_to_start_follow_cancel_resume_and_what_a_failure_costs(
-    folder: str,
-) -> None:
-    headings = re.findall(r"^## (.+)$", readme(folder), flags=re.MULTILINE)
-    assert headings == ["Needs", "Start", "Follow", "Cancel", "Resume", "When something fails"]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_commands_of_the_readme_are_shell_and_name_files_that_exist(folder: str) -> None:
-    blocks = re.findall(r"```bash\n(.*?)```", readme(folder), flags=re.DOTALL)
+def test_commands_of_a_section_are_shell_and_name_files_that_exist(folder: str) -> None:
+    blocks = re.findall(r"```bash[^\n]*\n(.*?)```", section(folder), flags=re.DOTALL)
     assert blocks
     for block in blocks:
         subprocess.run(["bash", "-n"], input=block, text=True, check=True)
@@ -83,14 +80,11 @@ def test_no_file_holds_a_secret_or_opens_a_dashboard_to_the_world(folder: str) -
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_each_file_says_at_its_head_whether_it_was_ever_run(folder: str) -> None:
-    for path in (CLUSTER / folder).iterdir():
-        if path.suffix == ".dockerignore":
-            continue
-        head = path.read_text().removeprefix("#!/usr/bin/env bash\n")
-        first = head.partition("\n\n")[2] if path.suffix == ".md" else head
-        said = first.partition("\n")[0]
-        assert re.search(r"[Nn]ever (built|run)\b|\bRun on\b", said), path
+def test_each_file_and_section_says_at_its_head_whether_it_was_ever_run(folder: str) -> None:
+    files = [path for path in (CLUSTER / folder).iterdir() if path.suffix != ".dockerignore"]
+    for text in (section(folder), *(path.read_text() for path in files)):
+        head = text.removeprefix("#!/usr/bin/env bash\n").partition("\n")[0]
+        assert re.search(r"[Nn]ever (built|run)\b|\bRun on\b", head), head
 
 
 # --- ray up
@@ -129,7 +123,7 @@ def test_the_aws_file_asks_for_as_many_workers_as_its_command() -> None:
     config = yaml.safe_load((CLUSTER / "ray-up" / "aws.yaml").read_text())
     types = config["available_node_types"]
     assert set(types) == {config["head_node_type"], "gpu"}
-    command = entry_of_readme("ray-up")
+    command = entry_of_section("ray-up")
     assert command[command.index("--workers") + 1] == str(types["gpu"]["max_workers"])
     assert types["gpu"]["min_workers"] < types["gpu"]["max_workers"] <= config["max_workers"]
 
@@ -157,7 +151,7 @@ def test_the_skypilot_task_runs_verbs_and_options_that_exist() -> None:
     given = {*task["envs"], *task["secrets"]}
     assert {name for name in named if not name.startswith("SKYPILOT_")} <= given
     assert "RAY_AUTH_MODE=token" in task["run"]
-    asked = re.findall(r"--(?:env|secret) ([A-Z_]+)", readme("skypilot"))
+    asked = re.findall(r"--(?:env|secret) ([A-Z_]+)", section("skypilot"))
     assert {*asked} <= given
     assert "RAY_AUTH_TOKEN" in asked
 
@@ -305,7 +299,7 @@ def test_the_study_file_of_the_configmap_is_valid_and_lies_where_the_rayjob_read
     claim = {"claimName": data["PersistentVolumeClaim"]["metadata"]["name"]}
     assert mounts["/store"]["persistentVolumeClaim"] == claim
     assert str(study.dataset.path) == "/store/data/mine.csv"
-    assert f":{study.dataset.path}" in readme("kuberay")
+    assert f":{study.dataset.path}" in section("kuberay")
 
 
 # --- Docker
@@ -357,17 +351,16 @@ def test_all_that_the_image_copies_exists_and_is_let_through(
 # --- the entry commands, executed
 
 
-def entry_of_readme(folder: str) -> list[str]:
-    """Return the `nas-evidence search ...` that a README starts a study with."""
-    start = readme(folder).partition("## Start")[2].partition("## ")[0].replace("\\\n", " ")
-    found = re.search(r"nas-evidence search [^'\n]+", start)
+def entry_of_section(folder: str) -> list[str]:
+    """Return the first `nas-evidence search ...` of a section."""
+    found = re.search(r"nas-evidence search [^'\n]+", section(folder).replace("\\\n", " "))
     assert found, folder
     return shlex.split(found[0])
 
 
 def entry(folder: str) -> list[str]:
     if folder != "kuberay":
-        return entry_of_readme(folder)
+        return entry_of_section(folder)
     _, job = yaml.safe_load_all((CLUSTER / "kuberay" / "rayjob.yaml").read_text())
     return shlex.split(job["spec"]["entrypoint"])
 

@@ -1,4 +1,4 @@
-"""The families in docs/examples: covered by every curvature kind, searched, scored, exported."""
+"""The families in notebooks/: covered by every curvature kind, searched, scored, exported."""
 
 import functools
 import math
@@ -13,7 +13,7 @@ import torch
 import nas_evidence
 from nas_evidence.curvature.coverage import coverage, coverage_of_layers
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "notebooks"
 #: File -> family, what to build, input shape, outputs.
 FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
     "vision_transformer": (

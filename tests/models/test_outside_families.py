@@ -203,7 +203,7 @@ def test_what_is_no_family_is_one_sentence(family: Any, says: str, tmp_path: Pat
 def test_check_family_prints_how_each_layer_is_covered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[2] / "docs" / "examples")
+    monkeypatch.chdir(Path(__file__).resolve().parents[2] / "notebooks")
     words = "check-family tabular_resnet:TabularResNet --input 10 --outputs 1 --allow-code"
     monkeypatch.setattr(sys, "argv", ["nas-evidence", *words.split()])
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -1,4 +1,4 @@
-"""A score from outside the package: the text of docs/how-to/add-a-score.md, run."""
+"""A score from outside the package: the text of docs/how-to/extend.md, run."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from nas_evidence.scores.protocol import _Function
 from nas_evidence.spec.registry import Score, declared
 from nas_evidence.storage.tables import read_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-score.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
 NAME = "my_scores:SHORT"
 STUDY = """\
 name = "toy"

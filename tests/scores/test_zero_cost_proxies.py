@@ -1,4 +1,4 @@
-"""The proxies of docs/examples against closed forms, and a search that ranks by them."""
+"""The proxies of notebooks/ against closed forms, and a search that ranks by them."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ from nas_evidence.storage.outside_code import code_of
 from nas_evidence.storage.tables import read_table
 from nas_evidence.training.network import begin
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "notebooks"
 FOUND = runpy.run_path(str(EXAMPLES / "zero_cost_proxies.py"))
 log_synflow: Callable[[nn.Module, Tensor], Any] = FOUND["log_synflow"]
 log_snip: Callable[[nn.Module, Tensor], Any] = FOUND["log_snip"]

@@ -1,6 +1,6 @@
 """Takes the pictures of reports in README and docs from the studies of the tutorials.
 
-    python docs/tutorial_output.py FOLDER && python docs/page_pictures.py FOLDER
+    python docs/_make/tutorial_output.py FOLDER && python docs/_make/page_pictures.py FOLDER
 
 Needs Chromium. Each picture is the top of a page as a reader sees it: `digits` for the README,
 `patients` for "Read the report", there on a desk and on a telephone. With 256 colours each takes
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from browser import browser  # noqa: E402

@@ -5,7 +5,7 @@
 Parameters with requires_grad=False are constants: they have no prior, no curvature and no part in
 the evidence. The backbone stays in evaluation mode, where its batch normalisation is constant too.
 
-Run it: python docs/examples/frozen_backbone.py
+Run it: python notebooks/frozen_backbone.py
 """
 
 from collections.abc import Mapping

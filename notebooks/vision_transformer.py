@@ -2,7 +2,7 @@
 
     images [n, C, H, W] -> patches [n, T, width] -> blocks of attention and MLP -> mean over T
 
-Run it: python docs/examples/vision_transformer.py
+Run it: python notebooks/vision_transformer.py
 """
 
 from collections.abc import Mapping

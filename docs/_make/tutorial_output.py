@@ -1,6 +1,6 @@
 """Runs the tutorials and writes what their commands print into their pages and the README.
 
-    python docs/tutorial_output.py [FOLDER]
+    python docs/_make/tutorial_output.py [FOLDER]
 
 Each command of a console block of a tutorial runs as it stands, on a terminal of 110 columns, and
 each block of Python, in their order in an empty folder; in a FOLDER that is given, finished trials
@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "first-study.md"
 TABLE = ROOT / "docs" / "tutorial" / "your-table.md"
 #: What is run, and where its output is written.

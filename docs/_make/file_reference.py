@@ -1,6 +1,6 @@
-"""The reference page of the files of the package: a table for each room, from their first lines.
+"""The reference page of the files of the package: a table for each room, from first lines.
 
-The site builds it (docs/site_hooks.py). python docs/file_reference.py prints it.
+python docs/_make/file_reference.py prints it.
 """
 
 import ast
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
+PACKAGE = Path(__file__).resolve().parents[2] / "nas_evidence"
 _HEAD = """\
-# Files
+# Files of the package
 
 What each file of the package is for, room by room. [Architecture](../architecture.md) says what
 the rooms are for and which may import which.

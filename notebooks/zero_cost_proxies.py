@@ -7,7 +7,7 @@ Both were made to prune weights. Summed over all weights of a network they rank 
 (Abdelfattah et al. 2021); biases and other vectors are left out of the sums. The logarithm keeps
 the order of the sums.
 
-Run it: python docs/examples/zero_cost_proxies.py
+Run it: python notebooks/zero_cost_proxies.py
 """
 
 import copy

@@ -2,7 +2,7 @@
 
     features [n, d] -> width -> blocks x + W_down relu(W_up norm(x)) -> norm -> outputs
 
-Run it: python docs/examples/tabular_resnet.py
+Run it: python notebooks/tabular_resnet.py
 """
 
 from collections.abc import Mapping
