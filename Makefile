@@ -64,8 +64,8 @@ long: $(VENV)/installed-test  ## the tests that take five seconds or more each
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
 		-m "long and not soak and not matrix"
 
-soak: $(VENV)/installed-test  ## the tests that take minutes each, or CAMPAIGN=name of tests/soak (ARGS="...")
-	$(if $(CAMPAIGN),PYTHONPATH=.:tests $(BIN)/python -m soak $(CAMPAIGN) $(ARGS),$(BIN)/python -m pytest -q -m soak)
+soak: $(VENV)/installed-test  ## the tests that take minutes each
+	$(BIN)/python -m pytest -q -m soak
 
 matrices: $(VENV)/installed-test  ## the matrices of which `make test` runs a sample
 	$(BIN)/python -m pytest -q -n 3 --dist load -m matrix
