@@ -218,39 +218,6 @@ def order() -> str:
     return markdown(header, lines)
 
 
-def worth_of() -> str:
-    """Return rho and the rows that each score is worth, by kind of target."""
-    lines = [
-        [f"{name} ({len(pools)} pools)", f"`{score}`",
-         number(_mean([_of(pool, column, "rho") for pool in pools])),
-         number(_mean([pool["attainable"] for pool in pools])), _median_rows(pools, column)]
-        for name, pools in _by_kind(results("ranking_worth")).items()
-        for score, column in COLUMNS.items()
-    ]  # fmt: skip
-    return markdown(["data", "score", "rho, mean", "attainable", "rows: median"], lines)
-
-
-def held_out() -> str:
-    """Return what ours and a hold-out of a fifth lose, medians and means over pools."""
-    names = {"ours": "five folds, 18 networks", "ours_equal": "five folds, 3 of them",
-             "hold_out": "a fifth held out, 18 networks",
-             "hold_out_again": "the same, trained again on all rows"}  # fmt: skip
-    lines = []
-    for kind, pools in _by_kind(results("ranking_worth")).items():
-        of = [pool["hold_out"] for pool in pools if pool["hold_out"]]
-        for key, name in names.items():
-            values = [one[key] for one in of]
-            gap = [one["ours"] - one[key] for one in of]
-            lines.append([
-                kind.split(",")[0], name, "6" if key == "ours" else "1",
-                number(float(np.median(values)), 3), number(_mean(values), 3),
-                "" if key == "ours" else f"{sum(v < 0 for v in gap)} of {len(gap)}",
-            ])  # fmt: skip
-    header = ["data", "who", "trainings a network", "loss, median", "mean",
-              "five folds lose less on"]  # fmt: skip
-    return markdown(header, lines)
-
-
 def _of_folds() -> list[tuple[str, str, Pool]]:
     """Return the pools of the group `folds`, each with its part and name."""
     parts = {name: part for name, part in results("ranking_folds").items()
@@ -280,18 +247,6 @@ def few_rows() -> str:
         for name, pools in groups.items()
     ]  # fmt: skip
     return markdown(["data", "attainable", *scores.values()], lines)
-
-
-def density() -> str:
-    """Return the seconds of a fold's density over those of its training, by rows."""
-    ratios: dict[int, list[float]] = {}
-    for cell in results("conditional_evidence_cpu")["cells"]:
-        ratios.setdefault(cell["rows"], []).append(cell["ratio"])
-    lines = [
-        [f"{n:,}", _range(some) if len(some) > 1 else f"{some[0]:.2f}", str(len(some))]
-        for n, some in ratios.items()
-    ]
-    return markdown(["rows", "density / training of a fold", "networks"], lines)
 
 
 # --- beside-other-methods.md
@@ -449,8 +404,8 @@ def gpu() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "trust": trust, "trust-in-short": trust_in_short, "order": order, "overview": overview,
-    "worth": worth_of, "hold-out": held_out, "folds": few_rows, "density": density,
-    "beside": beside, "cost": cost, "sentences": sentences, "gpu": gpu, "papers": of_papers,
+    "folds": few_rows, "beside": beside, "cost": cost, "sentences": sentences, "gpu": gpu,
+    "papers": of_papers,
 }  # fmt: skip
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
