@@ -4,34 +4,12 @@ Tests that share one are in one file, so that processes of tests do not search i
 changes such a study: it takes a copy.
 """
 
-from pathlib import Path
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 import pytest
-from acceptance.uses import SMALL, command
+from acceptance.uses import SMALL, Arrays, Searched, command
 
 import nas_evidence
-
-
-class Searched(NamedTuple):
-    """A finished study, and rows that it has not seen, with their targets."""
-
-    folder: Path
-    n_trials: int
-    data: Path
-    new: Path
-
-
-class Arrays(NamedTuple):
-    """A finished study of arrays, those that it was trained on, and new ones."""
-
-    study: nas_evidence.Study
-    x: np.ndarray
-    y: np.ndarray
-    new_x: np.ndarray
-    new_y: np.ndarray
 
 
 def flowers(seed: int, n: int) -> pd.DataFrame:
