@@ -250,7 +250,8 @@ def test_trackers_have_the_scores_of_every_trial(tmp_path: Path) -> None:
     )  # fmt: skip
     check_study(folder / "study", n_trials=3)
     evidence = nas_evidence.read_table(folder / "study", "evidence")
-    scored = evidence[evidence["estimator"] == "conditional_evidence"]
+    scored = evidence[evidence["estimator"] == "conditional_evidence"].sort_values("epoch")
+    scored = scored.groupby("trial_id").tail(1)
     database = f"sqlite:///{folder / 'study' / 'study.db'}"
     (stored,) = optuna.get_all_study_summaries(database)
     copy = optuna.load_study(study_name=stored.study_name, storage=database)
