@@ -119,11 +119,13 @@ def test_a_positive_skewed_target_has_a_better_density_than_a_constant(tmp_path:
     train, new = table(5, 150), table(6, 120)
     y = new["price"].to_numpy()
     rows = of_table(tmp_path, train, new, "--set", "plan.epochs=30", target="price")
-    assert rmse(rows["prediction"], y) < 0.5 * rmse(train["price"].mean(), y)
+    assert rmse(rows["prediction"], y) < 0.25 * rmse(train["price"].mean(), y)
     names = [f"q{100 * p:g}" for p in GRID]
     constant = np.tile(np.quantile(train["price"], GRID), (len(new), 1))
     assert (np.diff(rows[names], axis=1) >= 0).all()
-    assert pinball(rows[names].to_numpy(), y) < 0.5 * pinball(constant, y)
+    assert pinball(rows[names].to_numpy(), y) < 0.2 * pinball(constant, y)
+    inside = (rows["q25"] <= y) & (y <= rows["q75"])
+    assert 0.15 < inside.mean() < 0.95  # a half is expected
     mean, std = train["price"].mean(), train["price"].std(ddof=0)
     of_constant = 0.5 * np.log(2 * np.pi) + 0.5 * np.mean(((y - mean) / std) ** 2)
     assert nas_evidence.load(tmp_path / "study").evaluate(new)["log_loss"] < of_constant
@@ -157,7 +159,8 @@ def test_dates_and_categories_of_a_table_are_features(tmp_path: Path) -> None:
     rows = of_table(tmp_path, train, new, target="y")
     known = new.index >= 2
     found = rmse(rows["prediction"][known], new["y"][known])
-    assert found < 0.5 * rmse(train["y"].mean(), new["y"][known])
+    # Without dates it is 0.49, without places 0.94.
+    assert found < 0.3 * rmse(train["y"].mean(), new["y"][known])
     assert rows["prediction"][[0, 1]].between(train["y"].min() - 5, train["y"].max() + 5).all()
 
 
