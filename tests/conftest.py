@@ -33,7 +33,7 @@ _LONG = (
     "test_on_a_gpu", "test_cli", "test_intervals_delivered", "test_target_scale_delivered",
     "test_settling", "test_other_names", "test_crash_points", "test_service_machine",
     "test_executors_contract", "test_thermodynamic", "test_mirror", "test_proposer",
-    "test_notebooks", "test_export",
+    "test_notebooks", "test_export", "test_code_from_outside", "test_searches", "test_results",
 )  # fmt: skip
 
 # Whoever starts the tests in the background makes them deaf, and with them what they start.
