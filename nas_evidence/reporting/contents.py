@@ -18,7 +18,7 @@ from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting.about import about
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
-from nas_evidence.reporting.headline import Headline, headline, usual_metric
+from nas_evidence.reporting.headline import Headline, Rival, headline, rival_of, usual_metric
 from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
@@ -192,6 +192,11 @@ class Report:
         """The comparison, if it is of what the study delivers."""
         judged = self.comparison
         return judged if judged and judged.judged == self.study.delivered else None
+
+    @StoredFact
+    def rival(self) -> Rival | None:
+        """The simple model that the winner is judged by; None without any."""
+        return rival_of(self.judged)
 
     @StoredFact
     def headline(self) -> Headline:

@@ -340,8 +340,9 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
         )
-    best = best_rival(comparison)
-    low, high = limits_of(best, comparison.n)
+    judged = rival_of(comparison)
+    assert judged is not None
+    best, (low, high) = judged.model, judged.interval
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
     if low > 0 and linear is winner:
@@ -358,20 +359,18 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
         )
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
-    # On folds each draw of the rows chooses the simple model again.
-    rivals = 1 if comparison.against else len(comparison.baselines)
-    low, high = limits_of(best, comparison.n, rivals=rivals)
-    if high < 0:
+    (least, most), n = judged.as_best, judged.best_of
+    if most < 0:
         is_constant = best.name == comparison.kind.constant
         rest = "Do not use it." if is_constant else "Take the simple model."
-        within = _within(-high, -low)
-        within += f", corrected for {rivals} simple models" * (rivals > 1)
+        within = _within(-most, -least) + f", corrected for {n} simple models" * (n > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
     how = "ahead" if best.behind > 0 else "behind"
+    chosen = f", since the best of {n} simple models is partly lucky" * (high < 0)
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
-        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance.{cheaper}"
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}.{cheaper}"
     )
 
 
@@ -486,32 +485,35 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in LESS_IS_BETTER else value
 
 
-def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
-    """Return the 95 % interval of how far a simple model is behind over n data, nats.
+@dataclass(frozen=True)
+class Rival:
+    """The best simple model, beside which the winner is judged.
 
-    Where none is stored it is that of a usual spread. The best of several `rivals` owes a part of
-    its lead to that choice: then its interval is widened to one at 1 - 0.05 / rivals (Bonferroni).
+    interval  95 % interval of how far it is behind, nats: by it the winner is better. Where none
+              is stored it is that of a usual spread
+    best_of   of how many it is the best on these rows; 1 where each draw of them chooses again
+    as_best   its interval at 1 - 0.05 / best_of (Bonferroni): by it the winner is worse, since the
+              best of several owes a part of its lead to that choice
     """
+
+    model: Baseline
+    interval: tuple[float, float]
+    best_of: int
+    as_best: tuple[float, float]
+
+
+def rival_of(comparison: Comparison | None) -> Rival | None:
+    """Return the simple model that `worth_sentence` names; None without any."""
+    if comparison is None or not comparison.baselines:
+        return None
+    n, chosen = comparison.n, comparison.against
+    known = [one for one in comparison.baselines if chosen in (None, one.name)]
+    best, best_of = min(known, key=lambda one: one.behind), len(known)
     usual = 1.96 * SPREAD / math.sqrt(n)
-    low, high = one.interval or (one.behind - usual, one.behind + usual)
-    if rivals > 1:
-        single, several = stdtrit(max(n - 1, 1), 1 - 0.025 / np.array([1, rivals]))
-        low, high = (one.behind + several / single * (end - one.behind) for end in (low, high))
-    return float(low), float(high)
-
-
-def best_rival(comparison: Comparison) -> Baseline:
-    """Return the simple model that `worth_sentence` names; on folds as the draws choose it."""
-    return comparison.against or min(comparison.baselines, key=lambda one: one.behind)
-
-
-def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[float, float]]]:
-    """Return each simple model with the interval by which `worth_sentence` judges the best one."""
-    n, best = comparison.n, best_rival(comparison)
-    is_one = comparison.against is not None or limits_of(best, n)[0] > 0
-    rivals = 1 if is_one else len(comparison.baselines)
-    each = [best if one.name == best.name else one for one in comparison.baselines]
-    return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
+    interval = best.interval or (best.behind - usual, best.behind + usual)
+    single, several = stdtrit(max(n - 1, 1), 1 - 0.025 / np.array([1, best_of]))
+    low, high = (float(best.behind + several / single * (end - best.behind)) for end in interval)
+    return Rival(best, interval, best_of, (low, high))
 
 
 def advice(
