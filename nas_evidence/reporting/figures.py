@@ -43,6 +43,7 @@ from nas_evidence.reporting.words import (
     MOST,
     Calibrated,
     axis_words,
+    chance,
     decimals,
     number,
     short,
@@ -185,8 +186,8 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
         said = (
-            f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
-            f"{point.accuracy:.0%} {words.found}, of {point.n:,} data"
+            f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
+            f"{100 * point.accuracy:.0f} % {words.found}, of {point.n:,} data"
         )
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
         panel.line([(point.confidence, end) for end in ends], colour=colour(k), width=1.2)
@@ -194,8 +195,8 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
     said = "; ".join(
-        f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
-        f"{point.accuracy:.0%} {words.found}"
+        f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
+        f"{100 * point.accuracy:.0f} % {words.found}"
         for name, own in found.items()
         for point in own[-3:]
     )

@@ -31,7 +31,7 @@ from nas_evidence.reporting.intervals import coverage_warning, intervals_sentenc
 from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, loss_text, metric_value, percent
+from nas_evidence.reporting.words import NATS, chance, counted, loss_text, metric_value
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
@@ -229,10 +229,11 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         return (
             f"{_tied(study, sure)} by {score}: they differ by less than one seed does, about "
             f"{noise}. The best of all tried is among them with a probability of "
-            f"{percent(sure.together)}, {from_seeds}."
+            f"{chance(sure.together)}, {from_seeds}."
         )
     text = (
-        f"{percent(sure.best[0])} likely to be the best of all tried by {score}, {from_seeds}. "
+        f"{chance(sure.best[0]).capitalize()} likely to be the best of all tried by {score}, "
+        f"{from_seeds}. "
         f"One seed differs from the next by about {noise}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
@@ -240,7 +241,7 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         other = study.ranking[rival]
         text += (
             f" Next is {other.architecture} (rank {other.rank}, "
-            f"{counted(sure.repeats[rival], 'seed')}), {percent(sure.best[rival])}."
+            f"{counted(sure.repeats[rival], 'seed')}), {chance(sure.best[rival])}."
         )
     return text
 

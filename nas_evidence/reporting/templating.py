@@ -24,11 +24,11 @@ from nas_evidence.reporting.words import (
     SCALES,
     WORDS,
     amount,
+    chance,
     clock,
     count,
     metric_value,
     number,
-    percent,
     short,
     words_of,
 )
@@ -167,7 +167,7 @@ def environment() -> Environment:
     environment.filters |= {"metric": metric_value, "said": said_in_markdown}
     environment.filters["code_line"] = lambda text: Markup(on_one_line(text))
     environment.filters["flags_marked"] = flags_marked
-    environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
+    environment.filters |= {"chance": chance, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
     environment.globals |= {"most": MOST, "less_is_better": LESS_IS_BETTER}
