@@ -24,6 +24,8 @@ from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.guessing import is_guessing
 from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.maths.ranking import LEVEL as INTERVAL
+from nas_evidence.maths.ranking import resampling_plan, share_at_least_as_good
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
@@ -55,8 +57,9 @@ USUAL_RHO = {"classification": 0.63, "regression": 0.47}
 #: By how much more the upper end of rho's interval is below that: of few architectures it is a
 #: little low.
 _CLEARLY = 0.1
-#: Scores that rank by rows that were not trained on, of which another one may be advised.
-_ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
+#: Scores that rank by rows that were not trained on, of which another one may be advised, and of
+#: how many architectures at least.
+_ALTERNATIVES, _ADVISE = ("conditional_evidence", "elpd", "five_fold", "two_fold"), 10
 
 
 @dataclass(frozen=True)
@@ -608,42 +611,44 @@ def _at_edge(
 
 
 def _misranked(study: RankedStudy, trust: Trust | None) -> str:
-    """Say that the score ranks the test results worse than chance makes a usual score rank them.
+    """Say that the ranking orders the test results worse than usual, and which score does better.
 
-    Without another score that is better in the same table no other is advised.
+    What is usual is known of the default ranking alone. Another score of the study is advised
+    where, of ten architectures or more, the 95 % interval of the difference of rho is above 0.
     """
-    usual = USUAL_RHO.get(study.spec.plan.declared.task)
-    rows = {
-        row.score: row.statistics
-        for row in (trust.rows if trust is not None else ())
-        if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
-    }
-    own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
-    if usual is None or own is None or own.rho_interval is None:
+    if trust is None:
         return ""
-    if own.rho_interval.high >= usual - _CLEARLY:
+    target, said, better = study.targets[0], "", list[tuple[float, str, float]]()
+    pooled = (row for row in trust.rows if (row.target, row.group) == (target, ALL))
+    rows = {row.score: row.statistics for row in pooled}
+    own = rows[trust.main]
+    if own.rho is None or own.rho_interval is None:
         return ""
-    assert own.rho is not None
-    low, high = own.rho_interval.low, own.rho_interval.high
-    said = (
-        f"On the test data {study.ranks_by} ranks these architectures worse than it usually does: "
-        f"rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about {usual:.2f}."
-    )
-    better = {
-        score: one.rho
-        for score, one in rows.items()
-        if score in _ALTERNATIVES
-        and (one.rho or -1.0) > own.rho
-        and one.regret is not None
-        and own.regret is not None
-        and one.regret[1] <= own.regret[1]
-    }
-    if not better:
-        return f"{said} No other score in the table below is better. More rows help most."
-    other = max(better, key=lambda score: better[score] or -1.0)
+    if study.is_estimated:
+        usual = USUAL_RHO.get(study.spec.plan.declared.task)
+        low, high = own.rho_interval.low, own.rho_interval.high
+        if usual is None or high >= usual - _CLEARLY:
+            return ""
+        said = (
+            f"On the test data {study.ranks_by} ranks these architectures worse than it usually "
+            f"does: rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about "
+            f"{usual:.2f}. "
+        )
+    for score in {*_ALTERNATIVES} & {*study.spec.estimators} & {*rows}:
+        known = study.architectures[[trust.main, score, target]].dropna()
+        plan = resampling_plan(len(known), seed=study.spec.seed)
+        share = share_at_least_as_good(*(known[name] for name in known), plan=plan)
+        if len(known) >= _ADVISE and share is not None and share < (1 - INTERVAL) / 2:
+            better.append((rows[score].rho or 0.0, score, 1 - share))
+    rho, other, ahead = max(better, default=(0.0, "", 0.0))
+    if rho <= 0:
+        no_other = "No other score of the study is clearly better. More rows help most."
+        return said and said + no_other
+    keys = ["rank_by=score"] * (study.spec.rank_by == "estimate") + [f"objective={other}"]
     return (
-        f"{said} {other} ranks them better here (rho {better[other]:.2f}): set "
-        f"objective={other}, search again with another `out`, and judge it on other test rows."
+        f"{said}{other} ranks these architectures better than {study.ranks_by} on the test data: "
+        f"rho {rho:.2f} beside {own.rho:.2f}, ahead in {chance(ahead)} of resamples. Set "
+        f"{' and '.join(keys)}, search again with another `out`, and judge it on other test rows."
     )
 
 

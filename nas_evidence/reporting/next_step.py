@@ -18,7 +18,7 @@ from nas_evidence.spec.study import PRESETS
 from nas_evidence.storage.outside_code import outside_names
 
 #: A key with its value where a sentence says that it is to be set.
-_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*)=([\w.+-]*\w)")
+_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_]+=\w+)*)")
 _FINALISTS = re.compile(r"\bfinalists=\d+")
 #: Keys that are options of their own; all others are given with --set.
 _FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
@@ -104,9 +104,10 @@ def _options(sentences: Sequence[str], *, every: bool = False) -> list[str]:
     """
     found: dict[str, str] = {}
     for sentence in sentences:
-        keys = _SET.findall(sentence)
-        for key, value in keys if every else keys[:1]:
-            found.setdefault(key, value)
+        said = _SET.findall(sentence)
+        for together in said if every else said[:1]:
+            for key, value in (one.split("=", 1) for one in together.split(" and ")):
+                found.setdefault(key, value)
     typed: list[str] = []
     for key, value in found.items():
         typed += [_FLAGS[key], value] if key in _FLAGS else ["--set", f"{key}={value}"]
