@@ -192,6 +192,7 @@ class Audience:
     @contextmanager
     def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
         """Return a context around the trials; an interrupt says what goes on."""
+        from nas_evidence.storage.kept_submission import resume_call
         from nas_evidence.storage.log import read_log
 
         try:
@@ -200,7 +201,7 @@ class Audience:
             n_stored = n_searched(read_log(store.folder).state.rows)
             raise KeyboardInterrupt(
                 f"stopped; nothing is lost, and {n_stored} of {spec.n_trials} trials are stored; "
-                f"nas_evidence.resume({str(store.place)!r}) goes on"
+                f"{resume_call(store.place, store.folder, spec)} goes on"
             ) from None
 
     def starting(self) -> AbstractContextManager[object]:

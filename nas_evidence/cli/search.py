@@ -238,9 +238,10 @@ class _Terminal(Audience):
         if cut:
             out.print(f"time: {cut}; the others: {again}")
         elif ran and n_stored < spec.n_trials:
+            more = 2 * (spec.budget.wall_seconds or 0.0)
             out.print(
                 f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
-                f"{again} --set budget.KEY=SECONDS"
+                f"{again} --set budget.wall_seconds={more:g}"
             )
         complete = statuses[TrialStatus.COMPLETE.value]
         if run.limit and cut and not complete:

@@ -23,7 +23,7 @@ from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
 )
-from nas_evidence.reporting.next_step import NextStep, next_step
+from nas_evidence.reporting.next_step import NextStep, load_call, next_step
 from nas_evidence.reporting.problems import (
     flags,
     problems,
@@ -164,6 +164,11 @@ class Report:
     def about(self) -> Mapping[str, str]:
         """Its data, rows, dates, versions, and the command that repeats it, by name."""
         return about(self.study, self.how_read, self.where, self.data_root)
+
+    @property
+    def loads(self) -> str:
+        """The call in Python that loads the study."""
+        return load_call(self.study, self.where)
 
     def next_step(self, *, is_running: bool = False) -> NextStep:
         """Return what to do next; `is_running` says whether a process runs the study now."""

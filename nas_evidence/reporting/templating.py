@@ -16,7 +16,7 @@ from markupsafe import Markup
 from nas_evidence.plumbing import foreign_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line, python_text
+from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
@@ -162,7 +162,6 @@ def environment() -> Environment:
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
-    environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"metric": metric_value, "said": said_in_markdown}
     environment.filters["code_line"] = lambda text: Markup(on_one_line(text))
