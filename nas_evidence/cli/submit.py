@@ -8,21 +8,14 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.control import There, cancelled, job_line, status_of, there
-from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
-from nas_evidence.cli.shown import print_reading
+from nas_evidence.cli.shown import Printed
 from nas_evidence.cli.terminal import err, here, out, print_foreign, typed
 from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import Submitted
 
 
-class _Told(Audience):
-    def read(self, sentences: Sequence[str]) -> None:
-        print_reading(sentences)
-
-    def say(self, line: str) -> None:
-        out.print(line)
-
+class _Told(Printed):
     def warn(self, line: str) -> None:
         warn(line)
 
