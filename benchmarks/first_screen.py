@@ -38,7 +38,7 @@ from nas_evidence.baselines.models import predict_test
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
-from nas_evidence.reporting.headline import limits_of
+from nas_evidence.reporting.headline import rival_of
 from nas_evidence.reporting.study_tables import load_study_tables
 
 #: Training rows of each set; all others are held out.
@@ -158,10 +158,11 @@ def checked(
         other = own_losses(study, arrays, second.trial_id)
         others = statements(study, arrays)
     simple = {key: found.losses(arrays.y_test) for key, found in predict_test(arrays)}
-    named = min(judged.baselines, key=lambda one: one.behind)
+    rival = rival_of(judged)
+    assert rival is not None
+    named, (low, high) = rival.model, rival.interval
     behind, error = paired_difference(simple[named.name], ours)
     verdict = next(w for w in ("Yes", "No clear gain", "No:") if screen.worth.startswith(w))
-    low, high = limits_of(named, judged.n)
     said_error = (high - low) / (2 * 1.96)
     as_said = abs(behind - named.behind) <= 2 * np.hypot(error, said_error)
     holds = {"Yes": behind > 0, "No:": behind < 0, "No clear gain": as_said}[verdict]

@@ -43,6 +43,8 @@ class Status:
                    "2 workers, 0 of 2 CPUs free"
     submitted      where its last run was submitted: `address`, `name` and `store`; None if it ran
                    from a command line or from Python
+    resume         the command that continues it, or the call in Python where only a script has
+                   its code
     job            the job on the cluster, with `job_state` and `store`; None of a folder
     """
 
@@ -57,6 +59,7 @@ class Status:
     held_by: str | None = None
     waits_for: str | None = None
     submitted: dict[str, str] | None = None
+    resume: str = ""
     job: str | None = None
     job_state: str | None = None
     store: str | None = None
@@ -214,9 +217,13 @@ def status_of(at: There) -> Status:
 def status_in(store: "WorkingCopy") -> dict[str, Any]:
     """Return the values of `Status` that a folder has."""
     from nas_evidence.driver.status import study_status
-    from nas_evidence.storage.kept_submission import read_submission
+    from nas_evidence.storage.kept_submission import read_submission, resume_command
+    from nas_evidence.storage.study_folder import read_study
 
     now, submitted = study_status(store.folder), read_submission(store.folder)
+    spec = read_study(store.folder)
+    spent, wall = now.state == "budget spent", spec.budget.wall_seconds or 0.0
+    more = [f"budget.wall_seconds={2 * wall:g}"] * spent
     best = None
     if now.best is not None:
         words = architecture_text(now.best.family, now.best.architecture.values)
@@ -234,6 +241,7 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
         "held_by": None if now.holder is None else str(now.holder),
         "waits_for": now.waits_for or None,
         "submitted": None if submitted is None else asdict(submitted),
+        "resume": resume_command(store.place, store.folder, spec, *more),
     }
 
 

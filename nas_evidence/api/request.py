@@ -313,12 +313,14 @@ def is_data(study: str) -> bool:
     if path.suffix == ".toml":
         return False
     from nas_evidence.data.reading import kind_of
-    from nas_evidence.storage.kept_submission import resume_command
 
     if (path / "study.toml").is_file():
-        raise UserError(
-            f"{study} is a study folder; continue it with `{resume_command(study, path)}`."
-        ).with_code("search-on-study-folder")
+        from nas_evidence.storage.kept_submission import resume_command
+
+        go_on = resume_command(study, path, load_study(path / "study.toml"))
+        raise UserError(f"{study} is a study folder; continue it with `{go_on}`.").with_code(
+            "search-on-study-folder"
+        )
     kind = kind_of(path)
     if kind is not None and not path.exists():
         raise no_such_file(study)

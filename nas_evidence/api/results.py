@@ -209,7 +209,7 @@ class Study:
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         more = raced.count(False) < self.spec.n_trials and not is_locked(self.folder)
-        go_on = f"; {resume_call(self.place, self.folder)} goes on" if more else ""
+        go_on = f"; {resume_call(self.place, self.folder, self.spec)} goes on" if more else ""
         by = self._tables().standings.ranks_by
         return f"Study({self.place!r}: {done}, ranked by {by}{go_on})"
 

@@ -104,7 +104,8 @@ class Comparison(Frozen):
     chosen_among  architectures among which these rows chose the winner; 1 for test rows
     corrected  whether metrics and differences are free of that choice, see
                `exporting/candidates.py`; None where an earlier version did not say
-    against    on folds: the winner beside the simple model that is best, chosen with it
+    against    on folds: the name of the simple model that each draw of rows chooses with the
+               winner; its numbers in `baselines` are of that choice
     errors     standard errors of the metrics over the data, where they are known
     classes    names of the labels; empty for numbered classes and real targets
     class_weight  what an error on each class costs, by name; empty without class weights
@@ -130,7 +131,7 @@ class Comparison(Frozen):
     seeds: int = 1
     chosen_among: int = 1
     corrected: bool | None = None
-    against: Baseline | None = None
+    against: str | None = None
     metrics: Metrics
     errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()

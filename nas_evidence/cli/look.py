@@ -10,8 +10,8 @@ from nas_evidence.api.control import Status, There, job_line, opened, status_of,
 from nas_evidence.api.progress import score_text
 from nas_evidence.cli.options import AsJson, Dashboard, JobName, Place, words_of_place
 from nas_evidence.cli.show import show
-from nas_evidence.cli.submit import warn, where
-from nas_evidence.cli.terminal import err, out, print_foreign, typed
+from nas_evidence.cli.submit import resuming, resuming_job, warn, where
+from nas_evidence.cli.terminal import err, here, out, print_foreign, typed
 from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import follow
 from nas_evidence.plumbing.user_error import UserError
@@ -104,7 +104,7 @@ def _follow(at: There, named: Sequence[str]) -> None:
         raise SystemExit(130) from None
     out.print(job_line(job))
     if job.state != "SUCCEEDED":
-        out.print(f"resume: {typed('resume', job.store, *named)}")
+        out.print(f"resume: {resuming(at, named)}")
         raise SystemExit(130 if job.state == "STOPPED" else 1)
 
 
@@ -154,10 +154,11 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     raced = sum(now.by_status.values()) - now.n_finished
     race = f" and {raced} retrainings of the best" * (raced > 0)
-    resumed = [job.store, *named] if job is not None else [*named]
-    if job is None and now.submitted is not None:
-        found = Submission(**now.submitted)
-        named, resumed = found.words, [found.store, *found.words]
+    again = here(now.resume)
+    if job is not None:
+        again = resuming_job(job, named, now.resume)
+    elif now.submitted is not None:
+        named = Submission(**now.submitted).words
     state = "waiting" if now.waits_for else now.state
     out.print(
         f"{now.name if job is None else job.study}: {state}, {now.n_finished} of "
@@ -180,8 +181,5 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         if words := now.best.get("architecture"):
             what = f"{words} ({what})"
         out.print(f"best: {what} with {by} = {score_text(value)}{unit}")
-    again = typed("resume", *resumed)
-    if now.state == "stopped" or lost:
+    if now.state in ("stopped", "budget spent") or lost:
         out.print(f"continue: {again}")
-    if now.state == "budget spent":
-        out.print(f"continue: {again} --set budget.KEY=SECONDS")

@@ -20,6 +20,7 @@ from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, wi
 from nas_evidence.cli.shown import ranking_rows, trust_line
 from nas_evidence.cli.terminal import (
     err,
+    here,
     out,
     print_json,
     print_rows,
@@ -27,13 +28,14 @@ from nas_evidence.cli.terminal import (
     statistic_text,
     typed,
 )
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
-from nas_evidence.storage.kept_submission import resume_words
+from nas_evidence.storage.kept_submission import resume_command
 from nas_evidence.storage.study_folder import is_locked
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
@@ -98,10 +100,10 @@ def report(
     say_forecast(study, "report")
     written = say_results(study, to=to, **given)
     if not len(written.study.complete):
-        out.print(f"continue: {typed('resume', *resume_words(study.place, study.folder))}")
+        go_on = resume_command(study.place, study.folder, study.spec, data_root=study.data_root)
+        out.print(f"continue: {here(go_on)}")
     else:
-        resuming = resume_words(study.place, study.folder)[1:]
-        say_next(study, written, is_running=is_locked(study.folder), resuming=resuming)
+        say_next(study, written, is_running=is_locked(study.folder))
     exit_if_unranked(written)
 
 
@@ -259,10 +261,11 @@ def say_next(
         report.study, report.headline, study.place, is_running=is_running,
         is_refit=report.refit_of is not None, data_root=study.data_root,
     )  # fmt: skip
-    _, verb, *words = shlex.split(step.command)
-    if verb == "resume":
-        words += [word for word in resuming if word not in words]
-    out.print(f"next:   {step.words}\n{typed(verb, *words)}")
+    command = here(step.command)
+    if step.command.startswith("nas-evidence resume "):
+        words = shlex.split(command)
+        command = " ".join([command, *(shell_word(w) for w in resuming if w not in words)])
+    out.print(f"next:   {step.words}\n{command}")
 
 
 def exit_if_unranked(report: "Report") -> None:

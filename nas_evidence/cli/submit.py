@@ -7,22 +7,15 @@ from typing import Annotated, Any
 import typer
 
 import nas_evidence
-from nas_evidence.api.control import cancelled, job_line, there
-from nas_evidence.api.runs import Audience
+from nas_evidence.api.control import There, cancelled, job_line, status_of, there
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
-from nas_evidence.cli.shown import print_reading
-from nas_evidence.cli.terminal import err, out, print_foreign, typed
+from nas_evidence.cli.shown import Printed
+from nas_evidence.cli.terminal import err, here, out, print_foreign, typed
+from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import Submitted
-from nas_evidence.storage.kept_submission import FILE, resume_words
 
 
-class _Told(Audience):
-    def read(self, sentences: Sequence[str]) -> None:
-        print_reading(sentences)
-
-    def say(self, line: str) -> None:
-        out.print(line)
-
+class _Told(Printed):
     def warn(self, line: str) -> None:
         warn(line)
 
@@ -44,7 +37,7 @@ def submit(
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
     found = nas_evidence.submit(**given, address=address, progress=_Told())
-    _say_submitted(found, address)
+    _say_submitted(found, address, allow_code=given.get("allow_code", False))
 
 
 def resubmit(address: str, name: str | None, store: str | None, **given: Any) -> None:
@@ -52,7 +45,7 @@ def resubmit(address: str, name: str | None, store: str | None, **given: Any) ->
     for word in ("steal", "executor"):  # the job takes over what is lost, and joins its cluster
         given.pop(word, None)
     found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
-    _say_submitted(found, address)
+    _say_submitted(found, address, allow_code=given.get("allow_code", False))
 
 
 def cancel(place: Place = None, address: Dashboard = None, name: JobName = None) -> None:
@@ -67,17 +60,18 @@ def cancel(place: Place = None, address: Dashboard = None, name: JobName = None)
         told = cancelled(at, trial_id)
     print_foreign(f"{told}\n")
     if trial_id is None:
-        words = [at.store, *where(folder, address, name)]
-        out.print(f"resume: {typed('resume', *(words if at.job else _resume_words(at.store)))}")
+        out.print(f"resume: {resuming(at, where(folder, address, name))}")
 
 
-def _resume_words(place: str) -> tuple[str, ...]:
-    """Return what continues a study that was cancelled by its folder or URI."""
-    from nas_evidence.driver.mirror import working_copy
+def resuming(at: There, named: Sequence[str]) -> str:
+    """Return what continues a study, as it is typed here; `named` names it on the command line."""
+    said = status_of(at).resume if at.is_seen else ""
+    return here(said) if at.job is None else resuming_job(at.job, named, said)
 
-    store = working_copy(place)
-    store.look(FILE)
-    return resume_words(place, store.folder)
+
+def resuming_job(job: Job, named: Sequence[str], said: str) -> str:
+    """Return the same of a job; `said` is what continues its store."""
+    return typed("resume", job.store, *named, *["--allow-code"] * ("--allow-code" in said))
 
 
 def where(place: object, address: str | None, name: str | None) -> list[str]:
@@ -85,7 +79,7 @@ def where(place: object, address: str | None, name: str | None) -> list[str]:
     return [str(place)] if address is None else ["--address", address, "--name", str(name)]
 
 
-def _say_submitted(found: Submitted, address: str) -> None:
+def _say_submitted(found: Submitted, address: str, *, allow_code: bool) -> None:
     job = found.job
     if found.before is not None and found.before.state == "FAILED":
         out.print(job_line(found.before))
@@ -96,4 +90,4 @@ def _say_submitted(found: Submitted, address: str) -> None:
     out.print(f"log:    {typed('status', '--log', *at)}")
     out.print(f"status: {typed('status', *at)}")
     out.print(f"cancel: {typed('cancel', *at)}")
-    out.print(f"resume: {typed('resume', job.store, *at)}")
+    out.print(f"resume: {resuming_job(job, at, '--allow-code' * allow_code)}")

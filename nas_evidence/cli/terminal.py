@@ -69,6 +69,11 @@ def typed(*words: object) -> str:
     return f"{program()} {' '.join(map(shell_word, words))}"
 
 
+def here(command: str) -> str:
+    """Return a command of `nas-evidence` as it is typed here."""
+    return re.sub("^nas-evidence(?= )", lambda _: program(), command)
+
+
 def print_foreign(text: str) -> None:
     """Print what a log or a job says: without its colours, and nothing that moves the cursor."""
     typer.echo(on_lines(masked(re.sub(r"\x1b\[[0-9;]*m", "", text))), nl=False)

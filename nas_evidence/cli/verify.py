@@ -7,7 +7,7 @@ import typer
 
 import nas_evidence
 from nas_evidence.cli.options import AsJson, StudyPlace, with_parameters_of
-from nas_evidence.cli.terminal import counted, err, out, print_json, say_edits, typed
+from nas_evidence.cli.terminal import counted, err, here, out, print_json, say_edits, typed
 
 
 @with_parameters_of(nas_evidence.verify)
@@ -48,14 +48,14 @@ def repair(place: StudyPlace, **given: Any) -> None:
     Example: nas-evidence repair runs/digits
     """
     from nas_evidence.api.runs import unfinished
-    from nas_evidence.storage.kept_submission import resume_words
+    from nas_evidence.storage.kept_submission import resume_command
     from nas_evidence.storage.redo import find_done
 
     for line in nas_evidence.repair(place, **given) or ["nothing to repair."]:
         out.print(line)
     study = nas_evidence.load(place)
     if unfinished(study.spec, find_done(study.folder)):
-        out.print(f"more:   {typed('resume', *resume_words(place, study.folder))}")
+        out.print(f"more:   {here(resume_command(place, study.folder, study.spec))}")
     left = nas_evidence.verify(place, data_root=given.get("data_root")).problems
     for one in left:
         out.print(f"left:   {one.place}: {one.problem}")

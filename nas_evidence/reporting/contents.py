@@ -18,12 +18,12 @@ from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting.about import about
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
-from nas_evidence.reporting.headline import Headline, headline, usual_metric
+from nas_evidence.reporting.headline import Headline, Rival, headline, rival_of, usual_metric
 from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
 )
-from nas_evidence.reporting.next_step import NextStep, next_step
+from nas_evidence.reporting.next_step import NextStep, load_call, next_step
 from nas_evidence.reporting.problems import (
     flags,
     problems,
@@ -165,6 +165,11 @@ class Report:
         """Its data, rows, dates, versions, and the command that repeats it, by name."""
         return about(self.study, self.how_read, self.where, self.data_root)
 
+    @property
+    def loads(self) -> str:
+        """The call in Python that loads the study."""
+        return load_call(self.study, self.where)
+
     def next_step(self, *, is_running: bool = False) -> NextStep:
         """Return what to do next; `is_running` says whether a process runs the study now."""
         return next_step(
@@ -192,6 +197,11 @@ class Report:
         """The comparison, if it is of what the study delivers."""
         judged = self.comparison
         return judged if judged and judged.judged == self.study.delivered else None
+
+    @StoredFact
+    def rival(self) -> Rival | None:
+        """The simple model that the winner is judged by; None without any."""
+        return rival_of(self.judged)
 
     @StoredFact
     def headline(self) -> Headline:

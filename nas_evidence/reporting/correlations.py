@@ -23,7 +23,7 @@ from nas_evidence.maths.ranking import (
 )
 from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.reporting.templating import write_table
-from nas_evidence.reporting.words import WORDS, Scale, scale_of, words_of
+from nas_evidence.reporting.words import WORDS, Scale, chance, scale_of, words_of
 from nas_evidence.spec.registry import SCORES
 
 ALL = "all"
@@ -273,7 +273,7 @@ def _rivals_close(
         own, other = rho[main], rho[rival]
         behind = own is not None and other is not None and other < own
         if behind and share is not None and share > NOT_CLEARLY_WORSE:
-            close.append(f"{rival} (at least as good in {100 * share:.0f} % of resamples)")
+            close.append(f"{rival} (at least as good in {chance(share)} of resamples)")
     if not close:
         return []
     return [f"Against {words_of(target)}, {main} is not clearly ahead of {', '.join(close)}."]

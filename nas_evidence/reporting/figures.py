@@ -25,7 +25,6 @@ from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
-from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy, usable
 from nas_evidence.reporting.svg import (
@@ -44,6 +43,7 @@ from nas_evidence.reporting.words import (
     MOST,
     Calibrated,
     axis_words,
+    chance,
     decimals,
     number,
     short,
@@ -70,38 +70,39 @@ _ACROSS = 60  # characters below a picture
 def measured(report: Report) -> Drawing | None:
     """Return how far each simple model is behind the winner: what "worth it?" tests.
 
-    Paired differences of the log losses of the same data, with the intervals of that sentence.
+    Paired differences of the log losses of the same data, each with its own interval. One that
+    is unknown is drawn from edge to edge.
     """
     judged = report.judged
     if judged is None or not judged.baselines:
         return None
-    tested = rivals_as_judged(judged)
-    ends = [end for _, interval in tested.values() for end in interval if math.isfinite(end)]
-    behind = [one.behind for one, _ in tested.values()]
-    low, high = min([0.0, *ends, *behind]), max([1e-9, *ends, *behind])
-    texts = [
-        f"{one.behind:.3f} ({least:.3f} to {most:.3f})" for one, (least, most) in tested.values()
-    ]
+    rows, texts = list[dict[str, Any]](), list[str]()
+    for one in judged.baselines:
+        least, most = one.interval or (None, None)
+        rows.append({"model": one.name, "behind": one.behind, "low": least, "high": most})
+        texts.append(f"{one.behind:.3f}")
+        if least is not None:
+            texts[-1] += f" ({least:.3f} to {most:.3f})"
+    ends = [row[key] for row in rows for key in ("behind", "low", "high")]
+    ends = [end for end in ends if end is not None and math.isfinite(end)]
+    low, high = min([0.0, *ends]), max([1e-9, *ends])
+    names = [row["model"] for row in rows]
     words = f"{report.kind.metrics['log_loss']} above the winner's, nats per datum"
-    said = "; ".join(f"{name} {text}" for name, text in zip(tested, texts, strict=True))
+    said = "; ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
     panel = Panel(
-        Axis("log loss above the winner's, nats per datum", low, high), named_axis([*tested]),
+        Axis("log loss above the winner's, nats per datum", low, high), named_axis(names),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
-    for i, ((one, interval), text) in enumerate(zip(tested.values(), texts, strict=True)):
+    for i, (one, text) in enumerate(zip(judged.baselines, texts, strict=True)):
         label = f"{one.name}: {text}"
-        least, most = (min(max(end, low), high) for end in interval)
+        least, most = (min(max(end, low), high) for end in one.interval or (low, high))
         shade = GREY if least <= 0 <= most else colour(0)
         panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=label)
         panel.line(
             [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=label
         )
         panel.text(most, i, text, anchor="start", dx=6)
-    rows = [
-        {"model": one.name, "behind": one.behind, "low": least, "high": most}
-        for one, (least, most) in tested.values()
-    ]
     return plot([panel], name=f"{words}, with 95 % intervals: {said}", rows=rows)
 
 
@@ -185,8 +186,8 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
         said = (
-            f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
-            f"{point.accuracy:.0%} {words.found}, of {point.n:,} data"
+            f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
+            f"{100 * point.accuracy:.0f} % {words.found}, of {point.n:,} data"
         )
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
         panel.line([(point.confidence, end) for end in ends], colour=colour(k), width=1.2)
@@ -194,8 +195,8 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
     said = "; ".join(
-        f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
-        f"{point.accuracy:.0%} {words.found}"
+        f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
+        f"{100 * point.accuracy:.0f} % {words.found}"
         for name, own in found.items()
         for point in own[-3:]
     )

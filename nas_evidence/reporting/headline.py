@@ -24,6 +24,8 @@ from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.guessing import is_guessing
 from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.maths.ranking import LEVEL as INTERVAL
+from nas_evidence.maths.ranking import resampling_plan, share_at_least_as_good
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
@@ -31,7 +33,7 @@ from nas_evidence.reporting.intervals import coverage_warning, intervals_sentenc
 from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, loss_text, metric_value, percent
+from nas_evidence.reporting.words import NATS, chance, counted, loss_text, metric_value
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
@@ -55,8 +57,9 @@ USUAL_RHO = {"classification": 0.63, "regression": 0.47}
 #: By how much more the upper end of rho's interval is below that: of few architectures it is a
 #: little low.
 _CLEARLY = 0.1
-#: Scores that rank by rows that were not trained on, of which another one may be advised.
-_ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
+#: Scores that rank by rows that were not trained on, of which another one may be advised, and of
+#: how many architectures at least.
+_ALTERNATIVES, _ADVISE = ("conditional_evidence", "elpd", "five_fold", "two_fold"), 10
 
 
 @dataclass(frozen=True)
@@ -229,10 +232,11 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         return (
             f"{_tied(study, sure)} by {score}: they differ by less than one seed does, about "
             f"{noise}. The best of all tried is among them with a probability of "
-            f"{percent(sure.together)}, {from_seeds}."
+            f"{chance(sure.together)}, {from_seeds}."
         )
     text = (
-        f"{percent(sure.best[0])} likely to be the best of all tried by {score}, {from_seeds}. "
+        f"{chance(sure.best[0]).capitalize()} likely to be the best of all tried by {score}, "
+        f"{from_seeds}. "
         f"One seed differs from the next by about {noise}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
@@ -240,7 +244,7 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         other = study.ranking[rival]
         text += (
             f" Next is {other.architecture} (rank {other.rank}, "
-            f"{counted(sure.repeats[rival], 'seed')}), {percent(sure.best[rival])}."
+            f"{counted(sure.repeats[rival], 'seed')}), {chance(sure.best[rival])}."
         )
     return text
 
@@ -340,8 +344,9 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
         )
-    best = best_rival(comparison)
-    low, high = limits_of(best, comparison.n)
+    judged = rival_of(comparison)
+    assert judged is not None
+    best, (low, high) = judged.model, judged.interval
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
     if low > 0 and linear is winner:
@@ -358,20 +363,18 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
         )
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
-    # On folds each draw of the rows chooses the simple model again.
-    rivals = 1 if comparison.against else len(comparison.baselines)
-    low, high = limits_of(best, comparison.n, rivals=rivals)
-    if high < 0:
+    (least, most), n = judged.as_best, judged.best_of
+    if most < 0:
         is_constant = best.name == comparison.kind.constant
         rest = "Do not use it." if is_constant else "Take the simple model."
-        within = _within(-high, -low)
-        within += f", corrected for {rivals} simple models" * (rivals > 1)
+        within = _within(-most, -least) + f", corrected for {n} simple models" * (n > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
     how = "ahead" if best.behind > 0 else "behind"
+    chosen = f", since the best of {n} simple models is partly lucky" * (high < 0)
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
-        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance.{cheaper}"
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}.{cheaper}"
     )
 
 
@@ -486,32 +489,35 @@ def _merit(metric: str, value: float) -> float:
     return -value if metric in LESS_IS_BETTER else value
 
 
-def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
-    """Return the 95 % interval of how far a simple model is behind over n data, nats.
+@dataclass(frozen=True)
+class Rival:
+    """The best simple model, beside which the winner is judged.
 
-    Where none is stored it is that of a usual spread. The best of several `rivals` owes a part of
-    its lead to that choice: then its interval is widened to one at 1 - 0.05 / rivals (Bonferroni).
+    interval  95 % interval of how far it is behind, nats: by it the winner is better. Where none
+              is stored it is that of a usual spread
+    best_of   of how many it is the best on these rows; 1 where each draw of them chooses again
+    as_best   its interval at 1 - 0.05 / best_of (Bonferroni): by it the winner is worse, since the
+              best of several owes a part of its lead to that choice
     """
+
+    model: Baseline
+    interval: tuple[float, float]
+    best_of: int
+    as_best: tuple[float, float]
+
+
+def rival_of(comparison: Comparison | None) -> Rival | None:
+    """Return the simple model that `worth_sentence` names; None without any."""
+    if comparison is None or not comparison.baselines:
+        return None
+    n, chosen = comparison.n, comparison.against
+    known = [one for one in comparison.baselines if chosen in (None, one.name)]
+    best, best_of = min(known, key=lambda one: one.behind), len(known)
     usual = 1.96 * SPREAD / math.sqrt(n)
-    low, high = one.interval or (one.behind - usual, one.behind + usual)
-    if rivals > 1:
-        single, several = stdtrit(max(n - 1, 1), 1 - 0.025 / np.array([1, rivals]))
-        low, high = (one.behind + several / single * (end - one.behind) for end in (low, high))
-    return float(low), float(high)
-
-
-def best_rival(comparison: Comparison) -> Baseline:
-    """Return the simple model that `worth_sentence` names; on folds as the draws choose it."""
-    return comparison.against or min(comparison.baselines, key=lambda one: one.behind)
-
-
-def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[float, float]]]:
-    """Return each simple model with the interval by which `worth_sentence` judges the best one."""
-    n, best = comparison.n, best_rival(comparison)
-    is_one = comparison.against is not None or limits_of(best, n)[0] > 0
-    rivals = 1 if is_one else len(comparison.baselines)
-    each = [best if one.name == best.name else one for one in comparison.baselines]
-    return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
+    interval = best.interval or (best.behind - usual, best.behind + usual)
+    single, several = stdtrit(max(n - 1, 1), 1 - 0.025 / np.array([1, best_of]))
+    low, high = (float(best.behind + several / single * (end - best.behind)) for end in interval)
+    return Rival(best, interval, best_of, (low, high))
 
 
 def advice(
@@ -605,42 +611,44 @@ def _at_edge(
 
 
 def _misranked(study: RankedStudy, trust: Trust | None) -> str:
-    """Say that the score ranks the test results worse than chance makes a usual score rank them.
+    """Say that the ranking orders the test results worse than usual, and which score does better.
 
-    Without another score that is better in the same table no other is advised.
+    What is usual is known of the default ranking alone. Another score of the study is advised
+    where, of ten architectures or more, the 95 % interval of the difference of rho is above 0.
     """
-    usual = USUAL_RHO.get(study.spec.plan.declared.task)
-    rows = {
-        row.score: row.statistics
-        for row in (trust.rows if trust is not None else ())
-        if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
-    }
-    own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
-    if usual is None or own is None or own.rho_interval is None:
+    if trust is None:
         return ""
-    if own.rho_interval.high >= usual - _CLEARLY:
+    target, said, better = study.targets[0], "", list[tuple[float, str, float]]()
+    pooled = (row for row in trust.rows if (row.target, row.group) == (target, ALL))
+    rows = {row.score: row.statistics for row in pooled}
+    own = rows[trust.main]
+    if own.rho is None or own.rho_interval is None:
         return ""
-    assert own.rho is not None
-    low, high = own.rho_interval.low, own.rho_interval.high
-    said = (
-        f"On the test data {study.ranks_by} ranks these architectures worse than it usually does: "
-        f"rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about {usual:.2f}."
-    )
-    better = {
-        score: one.rho
-        for score, one in rows.items()
-        if score in _ALTERNATIVES
-        and (one.rho or -1.0) > own.rho
-        and one.regret is not None
-        and own.regret is not None
-        and one.regret[1] <= own.regret[1]
-    }
-    if not better:
-        return f"{said} No other score in the table below is better. More rows help most."
-    other = max(better, key=lambda score: better[score] or -1.0)
+    if study.is_estimated:
+        usual = USUAL_RHO.get(study.spec.plan.declared.task)
+        low, high = own.rho_interval.low, own.rho_interval.high
+        if usual is None or high >= usual - _CLEARLY:
+            return ""
+        said = (
+            f"On the test data {study.ranks_by} ranks these architectures worse than it usually "
+            f"does: rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about "
+            f"{usual:.2f}. "
+        )
+    for score in {*_ALTERNATIVES} & {*study.spec.estimators} & {*rows}:
+        known = study.architectures[[trust.main, score, target]].dropna()
+        plan = resampling_plan(len(known), seed=study.spec.seed)
+        share = share_at_least_as_good(*(known[name] for name in known), plan=plan)
+        if len(known) >= _ADVISE and share is not None and share < (1 - INTERVAL) / 2:
+            better.append((rows[score].rho or 0.0, score, 1 - share))
+    rho, other, ahead = max(better, default=(0.0, "", 0.0))
+    if rho <= 0:
+        no_other = "No other score of the study is clearly better. More rows help most."
+        return said and said + no_other
+    keys = ["rank_by=score"] * (study.spec.rank_by == "estimate") + [f"objective={other}"]
     return (
-        f"{said} {other} ranks them better here (rho {better[other]:.2f}): set "
-        f"objective={other}, search again with another `out`, and judge it on other test rows."
+        f"{said}{other} ranks these architectures better than {study.ranks_by} on the test data: "
+        f"rho {rho:.2f} beside {own.rho:.2f}, ahead in {chance(ahead)} of resamples. Set "
+        f"{' and '.join(keys)}, search again with another `out`, and judge it on other test rows."
     )
 
 

@@ -113,10 +113,11 @@ def unfinished_sentence(study: RankedStudy, place: Path | str, folder: Path | No
     none = f"0 of {study.spec.n_trials} trials are complete"
     folder = folder or Path(place)
     if study.n_searched < study.spec.n_trials:
-        go_on, command = resume_call(place, folder), resume_command(place, folder)
-        return f"{none}; {go_on} goes on ({command})"
+        go_on = resume_call(place, folder, study.spec)
+        command = resume_command(place, folder, study.spec)
+        return f"{none}; {go_on} goes on{f' ({command})' * (command != go_on)}"
     why = next((f", most often because: {one.detail}" for one in problems(study)), "")
-    again = resume_call(place, folder, ", retry_failed=True")
+    again = resume_call(place, folder, study.spec, ", retry_failed=True")
     return f"{none}{why}; retry_failed=True (--retry-failed) runs them again: {again}"
 
 

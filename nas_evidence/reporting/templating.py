@@ -16,7 +16,7 @@ from markupsafe import Markup
 from nas_evidence.plumbing import foreign_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line, python_text
+from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
@@ -24,11 +24,11 @@ from nas_evidence.reporting.words import (
     SCALES,
     WORDS,
     amount,
+    chance,
     clock,
     count,
     metric_value,
     number,
-    percent,
     short,
     words_of,
 )
@@ -162,12 +162,11 @@ def environment() -> Environment:
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
-    environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"metric": metric_value, "said": said_in_markdown}
     environment.filters["code_line"] = lambda text: Markup(on_one_line(text))
     environment.filters["flags_marked"] = flags_marked
-    environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
+    environment.filters |= {"chance": chance, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
     environment.globals |= {"most": MOST, "less_is_better": LESS_IS_BETTER}

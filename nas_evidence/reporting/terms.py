@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from nas_evidence.reporting.study_tables import RankedStudy, last_evaluations
+from nas_evidence.reporting.words import chance
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import declared
@@ -137,8 +138,8 @@ def explanation(study: RankedStudy, compared: pd.DataFrame | None) -> str:
         )
     if of := study.spec.plan.declared.kind.chance_of:
         chances = [math.exp(one.objective or 0.0) for one in ranked]
-        text += f"The first gives {of} a probability of {chances[0]:.3f}"
-        text += f", the second {chances[1]:.3f}" if len(chances) > 1 else ""
+        text += f"The first gives {of} a probability of {chance(chances[0], 1)}"
+        text += f", the second {chance(chances[1], 1)}" if len(chances) > 1 else ""
         return text + " (geometric means over the data)."
     values = [one.objective or 0.0 for one in ranked]
     text += f"The first has a log density of {values[0]:.3f} nats per datum"

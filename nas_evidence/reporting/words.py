@@ -151,19 +151,21 @@ def amount(value: float | None) -> str:
     return f"{value:.2g}"
 
 
-def percent(share: float | None) -> str:
-    """Return a share in percent, or a dash where it is missing.
+def chance(probability: float | None, digits: int = 0) -> str:
+    """Return a probability in percent, or a dash where it is missing; none is 0 or 100 %.
 
-    >>> [percent(p) for p in (1.0, 0.9996, 0.25, 0.034, 0.0004, 0.0, None)]
-    ['100 %', '99.96 %', '25 %', '3.4 %', '< 0.1 %', '0 %', '–']
+    >>> [chance(p) for p in (1.0, 0.996, 0.994, 0.25, 0.004, 0.0, None)]
+    ['more than 99 %', 'more than 99 %', '99 %', '25 %', 'less than 1 %', 'less than 1 %', '–']
+    >>> chance(0.741, 1), chance(0.9996, 1)
+    ('74.1 %', 'more than 99.9 %')
     """
-    if share is None:
+    if probability is None:
         return MISSING
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    if 0.995 <= share < 1:
-        return "> 99.99 %" if share > 0.9999 else f"{100 * share:.2f} %"
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+    shown, step = f"{100 * probability:.{digits}f}", 10.0**-digits
+    if float(shown) in (0, 100):
+        end = f"less than {step:g}" if probability < 0.5 else f"more than {100 - step:g}"
+        return f"{end} %"
+    return f"{shown} %"
 
 
 def loss_text(nats: float) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.outside_code import code_options, only_in_python
 
 #: In the folder of a study.
 FILE = "submitted.json"
@@ -55,25 +57,44 @@ def read_submission(folder: Path) -> Submission | None:
     return found if _ADDRESS.fullmatch(found.address) else None
 
 
-def resume_words(place: object, folder: Path) -> tuple[str, ...]:
-    """Return what `nas-evidence resume` needs to continue a study where it was submitted."""
+def resume_command(
+    place: object,
+    folder: Path,
+    spec: StudySpec,
+    *settings: str,
+    data_root: Path | None = None,
+) -> str:
+    """Return the command that continues a study where it was submitted; else as `resume_call`.
+
+    Args:
+        place: of the study, as its user named it.
+        folder: where it is here.
+        spec: the study.
+        settings: keys of the study file with new values, KEY=VALUE.
+        data_root: the folder of the data sets, if one was named.
+    """
+    if only_in_python(spec):
+        more = f", settings={[*settings]}" if settings else ""
+        return resume_call(place, folder, spec, more)
     found = read_submission(folder)
-    return (str(place),) if found is None else (found.store, *found.words)
+    words = [str(place)] if found is None else [found.store, *found.words]
+    for setting in settings:
+        words += ["--set", setting]
+    words += [] if data_root is None else ["--data-root", str(data_root)]
+    words += ["--allow-code"] * bool(code_options(spec))
+    return " ".join(["nas-evidence resume", *map(shell_word, words)])
 
 
-def resume_command(place: object, folder: Path) -> str:
-    """Return the same as a command."""
-    return " ".join(["nas-evidence resume", *map(shell_word, resume_words(place, folder))])
-
-
-def resume_call(place: object, folder: Path, more: str = "") -> str:
+def resume_call(place: object, folder: Path, spec: StudySpec, more: str = "") -> str:
     """Return the call in Python that continues a study where it was submitted.
 
     Args:
         place: of the study, as its user named it.
         folder: where it is here.
+        spec: the study.
         more: arguments, after a comma.
     """
+    more = "".join(f", {key}={value}" for key, value in code_options(spec).items()) + more
     found = read_submission(folder)
     if found is None:
         return f"nas_evidence.resume({str(place)!r}{more})"

@@ -27,6 +27,7 @@ from nas_evidence.api.progress import NotebookProgress, ScriptProgress
 from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.reporting import by_matplotlib
+from nas_evidence.reporting.words import chance
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.apart import LostForkError
@@ -335,8 +336,8 @@ def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -
         figure = classified.plot("calibration", table(30))
     found = classified.predict(table(30)).reliability(table(30)["pet"])
     points = zip(found.confidence, found.accuracy, strict=True)
-    stated = [f"stated {p:.0%}: {a:.0%}" for p, a in points]
-    assert re.findall(r'class="dot".*?<title>(stated \d+%: \d+%)', figure.svg) == stated
+    stated = [f"stated {chance(p)}: {100 * a:.0f} %" for p, a in points]
+    assert re.findall(r'class="dot".*?<title>(stated .*? %: \d+ %)', figure.svg) == stated
     assert figure.caption.endswith(f"Of 30 rows. Calibration error: {found.error:.3f}.")
     with refused("evaluate-without-target", "y"):
         classified.plot("calibration", table(30).drop(columns="pet"))

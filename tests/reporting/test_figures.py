@@ -12,7 +12,7 @@ from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
-from nas_evidence.reporting.headline import rivals_as_judged, worth_sentence
+from nas_evidence.reporting.headline import rival_of, worth_sentence
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.reporting.words import MOST
@@ -88,7 +88,7 @@ def test_outside_text_cannot_leave_its_place_in_a_figure() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_picture_shows_the_differences_and_intervals_that_the_sentence_tests(
+def test_the_first_picture_shows_each_simple_model_with_its_own_interval(
     tmp_path: Path,
 ) -> None:
     stick = Baseline(name="ridge regression", metrics={}, behind=-0.1, interval=(-0.16, -0.04))
@@ -101,23 +101,28 @@ def test_the_first_picture_shows_the_differences_and_intervals_that_the_sentence
     svg = str(measured(report_on(study, judged)))
     said = worth_sentence(study, judged)
     assert said.startswith("No: clearly worse than ridge regression")
-    tested = {name: interval for name, (_, interval) in rivals_as_judged(judged).items()}
-    low, high = tested["ridge regression"]  # corrected for two simple models, as in the sentence
+    found = rival_of(judged)
+    assert found is not None
+    low, high = found.as_best  # of the best of two, in the sentence alone
     assert low < -0.16
     assert f"{-high:.3f} to {-low:.3f}, corrected for 2 simple models" in said
     assert re.findall(r'class="value"[^>]*>([^<]*)<', svg) == [
-        f"{one.behind:.3f} ({tested[one.name][0]:.3f} to {tested[one.name][1]:.3f})"
-        for one in (stick, bare)
-    ]
-    yes = judged.model_copy(update={"baselines": (bare,)})
-    assert rivals_as_judged(yes) == {"mean": (bare, (0.1, 0.3))}
-    drawn = stick.model_copy(update={"behind": -0.2, "interval": (-0.3, -0.1)})
+        "-0.100 (-0.160 to -0.040)", "0.200 (0.100 to 0.300)",
+    ]  # fmt: skip
+    alone = rival_of(judged.model_copy(update={"baselines": (bare,)}))
+    assert alone is not None
+    assert (alone.interval, alone.best_of, alone.as_best) == ((0.1, 0.3), 1, (0.1, 0.3))
+    other = bare.model_copy(update={"behind": -0.2})
     folds = judged.model_copy(
-        update={"on": "folds", "chosen_among": 9, "corrected": True, "against": drawn}
-    )
-    assert rivals_as_judged(folds)["ridge regression"] == (drawn, (-0.3, -0.1))
-    assert "0.100 to 0.300" in worth_sentence(study, folds)
-    assert "-0.200 (-0.300 to -0.100)" in str(measured(report_on(study, folds)))
+        update={"on": "folds", "chosen_among": 9, "corrected": True, "against": stick.name,
+                "baselines": (stick, other)}
+    )  # fmt: skip
+    assert rival_of(folds).model == stick  # as the draws choose, though the other has more
+    assert "0.040 to 0.160). Take the simple model" in worth_sentence(study, folds)
+    none = judged.model_copy(update={"baselines": (stick.model_copy(update={"interval": None}),)})
+    assert re.findall(r'class="value"[^>]*>([^<]*)<', str(measured(report_on(study, none)))) == [
+        "-0.100"
+    ]
     assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
 
 

@@ -2,6 +2,7 @@
 sentence on simple models, advice only with a remedy, and one score in every place."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from searched import EPOCHS, QUALITY, build_report, folder, load, record
 from nas_evidence.baselines.comparison import (
     IMPORTANCE,
     Baseline,
+    CalibrationPoint,
     Comparison,
     write_comparison,
 )
@@ -31,7 +33,7 @@ from nas_evidence.reporting.headline import (
 )
 from nas_evidence.reporting.study_tables import load_study_tables, ranked_study
 from nas_evidence.reporting.terms import explanation, term_table
-from nas_evidence.reporting.words import percent
+from nas_evidence.reporting.words import chance
 from nas_evidence.spec.likelihoods import TARGET_KINDS, declared
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
@@ -82,7 +84,29 @@ def test_noise_makes_the_first_unsure_and_ties_it_with_the_next(tmp_path: Path) 
     assert sure.tied == (1, 2)
     said = certainty_sentence(study, sure)
     assert said.startswith("The first 3 are tied by kfac_ggn: they differ by less than one seed")
-    assert f"with a probability of {percent(sure.together)}, from 3 seeds of each" in said
+    assert f"with a probability of {chance(sure.together)}, from 3 seeds of each" in said
+
+
+@pytest.mark.slow
+def test_no_probability_is_said_to_be_0_or_100_percent(tmp_path: Path) -> None:
+    folder(tmp_path, seeds(3, 1e-4))
+    sure = [CalibrationPoint(n=40, confidence=c, accuracy=0.97) for c in (0.001, 0.9999)]
+    judged = Comparison(
+        trial_id=load_study_tables(tmp_path).winner.trial_id, task="labels", on="test", n=80,
+        metrics={"log_loss": 0.3}, calibration=tuple(sure),
+    )  # fmt: skip
+    write_comparison(tmp_path, judged)
+    paths = build_report(tmp_path)
+    told = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
+    first, *_, last = told["certainty"]["best"]
+    assert first > 0.999  # as it is
+    assert last < 0.001
+    assert told["headline"]["sure"].startswith("More than 99 % likely to be the best of all tried")
+    page = re.sub(r"<(style|script)>.*?</\1>", "", paths.html.read_text("utf-8"), flags=re.DOTALL)
+    for said in (">more than 99 %<", ">less than 1 %<", "stated more than 99 %: 97 %"):
+        assert said in page
+    for text in (page, paths.markdown.read_text("utf-8")):
+        assert not re.search(r"(?<![\d.])(100|0)(\.0+)? ?%", text)
 
 
 @pytest.mark.slow
@@ -138,8 +162,9 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     usual = 1.96 * 0.5 / 500**0.5
     low, high = interval or (behind - usual, behind + usual)
     if said.startswith(NOT):  # no advice that these data do not bear out
+        lucky = ", since the best of 2 simple models is partly lucky" * (high < 0)
         assert sentence.endswith(
-            ", but 500 test rows cannot rule out chance. The simple model is cheaper."
+            f", but 500 test rows cannot rule out chance{lucky}. The simple model is cheaper."
         )
         return
     if said.startswith("No:"):  # the interval of the best of two
@@ -275,7 +300,7 @@ def test_on_folds_yes_is_said_only_where_the_numbers_are_free_of_the_choice(
     ]
     judged = Comparison(
         trial_id=1, task="real", on="folds", n=500, metrics={"log_loss": 1.0}, corrected=True,
-        chosen_among=24, baselines=tuple(simple), against=simple[0],
+        chosen_among=24, baselines=tuple(simple), against=simple[0].name,
     )  # fmt: skip
     assert worth_sentence(study, judged).startswith("Yes: clearly better than ridge regression")
     assert "; corrected for the choice among 24 architectures; 95 %" in worth_sentence(
@@ -289,7 +314,7 @@ def test_on_folds_yes_is_said_only_where_the_numbers_are_free_of_the_choice(
         assert "test_fraction=0.2 (--test-fraction)" in said
     # The simple model that each draw chooses is the one that counts, without Bonferroni.
     near = simple[0].model_copy(update={"behind": -0.03, "interval": (-0.06, -0.001)})
-    worse = worth_sentence(study, judged.model_copy(update={"against": near}))
+    worse = worth_sentence(study, judged.model_copy(update={"baselines": (near, simple[1])}))
     assert worse.startswith("No: clearly worse than ridge regression")
     assert "simple models)" not in worse
 
@@ -416,7 +441,7 @@ def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> No
     assert parts == pytest.approx([-0.1, -0.2])  # of all data, half in each fold
     assert total == pytest.approx(sum(parts))
     said = explanation(study, found)
-    assert "probability of 0.741, the second 0.577" in said
+    assert "probability of 74.1 %, the second 57.7 %" in said
 
 
 def test_outliers_move_to_the_edge_and_the_others_stay() -> None:
