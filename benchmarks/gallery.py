@@ -5,7 +5,6 @@ python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reprod
 The site also has every value: `full_page`, which docs/site_hooks.py builds.
 """
 
-import json
 import shutil
 import sys
 from collections import Counter
@@ -27,8 +26,9 @@ from nas_evidence_reproduce._published import (  # noqa: E402
     judged,
     kept_cells,
     listed,
+    names,
     result_text,
-    scripts,
+    script,
     stored_results,
     where_measured,
 )
@@ -134,19 +134,17 @@ def _verdict(rows: Sequence[ListRow]) -> str:
 
 def written() -> str:
     """Return the page as it follows from the kept results."""
-    folder = ROOT / "benchmarks" / "reproduce"
-    return gallery_page(stored_results(folder).values(), listed(folder))
+    return gallery_page(stored_results().values(), listed())
 
 
 def written_in_full() -> str:
     """Return the page with every value, as it follows from the kept results."""
-    folder = ROOT / "benchmarks" / "reproduce"
-    return full_page(stored_results(folder).values(), listed(folder))
+    return full_page(stored_results().values(), listed())
 
 
 def take_in(folder: Path) -> None:
     """Copy the results in a folder, and their figures, into the repository."""
-    for name in scripts():
+    for name in names():
         path = folder / f"{name}.json"
         if not path.is_file():
             continue
@@ -159,10 +157,8 @@ def take_in(folder: Path) -> None:
 
 def count_again() -> None:
     """Write the kept results with cells and status as they follow from their numbers."""
-    for name, script in scripts().items():
-        path = RESULTS / f"{name}.json"
-        if path.is_file():
-            write_whole(path, result_text(judged(json.loads(path.read_text("utf-8")), script)))
+    for name, result in stored_results().items():
+        write_whole(RESULTS / f"{name}.json", result_text(judged(result, script(name))))
 
 
 if __name__ == "__main__":

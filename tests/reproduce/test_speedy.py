@@ -8,7 +8,7 @@ import pytest
 import reproduced  # noqa: F401, before the scripts
 
 from nas_evidence.cli.reproduce import scripts_folder
-from nas_evidence_reproduce._published import scripts, stored_results
+from nas_evidence_reproduce._published import script, stored_results
 
 FOUND = stored_results()["speedy"]["numbers"]
 
@@ -43,4 +43,4 @@ def test_the_kept_condition_is_the_one_that_the_page_states() -> None:
 
 
 def test_the_script_names_its_data() -> None:
-    assert scripts()["speedy"].needs == ("nas-bench-nlp",)
+    assert script("speedy").NEEDS == ("nas-bench-nlp",)
