@@ -115,7 +115,7 @@ def _papers(
     by_name: Mapping[str, Mapping[str, Any]], rows: Sequence[ListRow]
 ) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """Yield the title of each paper and its results, in the order of the rows."""
-    for paper, (title, _) in PAPERS.items():
+    for paper, title, _ in PAPERS.values():
         names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
         if names:
             yield title, [by_name[name] for name in names]

@@ -162,7 +162,7 @@ def heated(
         reflects: whether trajectories turn at the walls; else those that leave are rejected.
         start: of every replica [P]; None for a minimum of its own for each.
     """
-    sizes: list[Tensor] = []
+    sizes = []
     if start is None:
         first = minimised(net, rows, plan.n_temperatures, generator, 400)
     else:

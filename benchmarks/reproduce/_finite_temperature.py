@@ -106,7 +106,7 @@ def at_finite_temperature(
     """
     kelvin = temperatures(plan).to(start)
     betas = 1 / kelvin
-    swaps: list[Tensor] = []
+    swaps = []
 
     def swap(state: Replicas, n: int) -> Replicas:
         after, probability = exchange(

@@ -4,6 +4,7 @@ The paper updates hyperparameters by Adam on the full GGN, the full empirical Fi
 diagonal; the online curvature here is any of the package's kinds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from nas_evidence.training.loop import likelihood_of, train_epoch
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import update_and_follow
 
-from ._published import Row
+from ._published import Cell, Row
 from ._shared_data import Examples, dense
 
 
@@ -63,14 +64,12 @@ class Fitted:
         """Return the outputs of the network in evaluation mode."""
         self.state.model.eval()
         with torch.no_grad():
-            found: Tensor = self.state.model(x)
-        return found
+            return self.state.model(x)
 
     def probabilities(self, x: Tensor) -> np.ndarray:
         """Return class probabilities at the temperature of the plan, float64 [n, C]."""
         logits = self.outputs(x).double() / self.plan.temperature
-        found: np.ndarray = logits.softmax(1).numpy()
-        return found
+        return logits.softmax(1).numpy()
 
     def test_nll(self) -> float:
         """Return the negative log likelihood of the test data by the mode, nats per datum."""
@@ -204,6 +203,23 @@ def agreement(first: float, second: float, published: tuple[float, float]) -> bo
     return (first - second) * (published[0] - published[1]) > 0
 
 
+def ordered(
+    group: str,
+    what: str,
+    pair: tuple[Any, Any],
+    place: int,
+    of: tuple[Mapping[Any, Any], Mapping[Any, Any]],
+    figures: tuple[str, ...],
+) -> Cell:
+    """Return whether two entries have a value in the published order.
+
+    The keys are a `pair`, the value is at a `place` of each; `of` are our entries and the
+    published ones.
+    """
+    ours, theirs = ([float(one[key][place]) for key in pair] for one in of)
+    return Cell(group, what, agreement(*ours, theirs), figures)
+
+
 def within(ours: float, published: float, error: float, n: int, n_published: int = 10) -> bool:
     """Return whether a mean over n splits is the published one over more, by its standard error.
 
@@ -254,8 +270,7 @@ def predictive(one: Fitted, x: Tensor, n_draws: int = 500) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(n_draws, *root.shape[:2], dtype=torch.float64, generator=generator)
     drawn = one.outputs(x).double() + torch.einsum("ncd,snd->snc", root, normal)
-    found: np.ndarray = (drawn / one.plan.temperature).softmax(2).mean(0).numpy()
-    return found
+    return (drawn / one.plan.temperature).softmax(2).mean(0).numpy()
 
 
 def real_predictive_nll(one: Fitted) -> float:

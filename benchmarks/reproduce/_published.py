@@ -1,9 +1,9 @@
 """The published figures and tables, each from one script, beside what the paper says.
 
-A script is a file `<paper>_<figure>.py` in `benchmarks/reproduce/`. Files that begin with an
-underscore are shared by scripts. A script has the constants
+A script is a file `<paper>_<figure>.py` in `benchmarks/reproduce/`; the first part of its name is
+a key of `PAPERS`. Files that begin with an underscore are shared by scripts. A script has the
+constants
 
-    PAPER       a key of `PAPERS`
     FIGURE      as in `PAPERS`: "Fig. 2", or several: "Fig. 2, Table 1"
     TITLE       what is shown
     CLAIM       what the paper claims, in one sentence
@@ -14,7 +14,7 @@ underscore are shared by scripts. A script has the constants
 and the functions
 
     run(at: Run) -> Reproduction
-    cells(numbers: Mapping[str, Any]) -> list[Cell]
+    cells(numbers: Numbers) -> Cells
 
 A cell is one published number, or one comparison that the paper states, for one setting. `cells`
 has all that ran, from the numbers of a `Reproduction` as JSON has them, so that a kept result can
@@ -32,7 +32,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -46,19 +46,23 @@ from nas_evidence.plumbing.version import __version__
 
 Status = Literal["reproduced", "in part", "differs"]
 
-#: By authors and year: the whole name, and every numbered figure and table. "Eq. 28" of Baldock
-#: and Marzari stands for their model selection, which has numbers but no table.
-PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "Duvenaud et al. 2016": (
+#: By the first part of the names of its scripts: authors and year, the whole name, and every
+#: numbered figure and table. "Eq. 28" of Baldock and Marzari stands for their model selection,
+#: which has numbers but no table.
+PAPERS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "duvenaud": (
+        "Duvenaud et al. 2016",
         "Duvenaud, Maclaurin and Adams 2016: Early stopping as nonparametric variational "
         "inference",
         ("Fig. 1", "Fig. 2", "Fig. 3", "Fig. 4", "Fig. 5"),
     ),
-    "Baldock and Marzari 2019": (
+    "baldock": (
+        "Baldock and Marzari 2019",
         "Baldock and Marzari 2019: Bayesian neural networks at finite temperature",
         ("Fig. 1", "Fig. 2", "Fig. 3", "Fig. 4", "Table 1", "Eq. 28"),
     ),
-    "Immer et al. 2021": (
+    "immer": (
+        "Immer et al. 2021",
         "Immer, Bauer, Fortuin, Rätsch and Khan 2021: Scalable marginal likelihood estimation "
         "for model selection in deep learning",
         (
@@ -68,19 +72,22 @@ PAPERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *(f"Table C{n}" for n in range(2, 12)),
         ),
     ),
-    "Lyle et al. 2020": (
+    "lyle": (
+        "Lyle et al. 2020",
         "Lyle, Schut, Ru, Gal and van der Wilk 2020: A Bayesian perspective on training speed "
         "and model selection",
         tuple(f"Fig. {n}" for n in range(1, 10)),
     ),
-    "Ru et al. 2021": (
+    "speedy": (
+        "Ru et al. 2021",
         "Ru, Lyle, Schut, Fil, van der Wilk and Gal 2021: Speedy performance estimation for "
         "neural architecture search",
         ("rank correlation",),
     ),
 }
+Numbers = Mapping[str, Any]  #: What a script found, for JSON.
 _HERE = Path(__file__).resolve().parent
-_CONSTANTS = ("paper", "figure", "title", "claim", "rule")
+_CONSTANTS = ("FIGURE", "TITLE", "CLAIM", "RULE")
 _MEASURED = (
     "rows", "numbers", "seconds", "processor_seconds", "hardware", "versions", "date",
     "has_figure",
@@ -134,6 +141,9 @@ class Cell:
     figures: tuple[str, ...] = ()
 
 
+Cells = Iterator[Cell]
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """What a script found: rows, a matplotlib figure, numbers for JSON, and a summary.
@@ -176,12 +186,13 @@ def script(name: str, folder: Path = _HERE) -> ModuleType:
     make_importable(folder)
     module = importlib.import_module(f"{ROOM}.{name}")
     functions = () if hasattr(module, "GPU_HOURS") else ("run", "cells")
-    for needed in (*map(str.upper, _CONSTANTS), "NEEDS", *functions):
+    for needed in (*_CONSTANTS, "NEEDS", *functions):
         if not hasattr(module, needed):
             raise ValueError(f"{name}.py must have {needed}.")
+    paper, _, figures = _paper(name)
     for figure in module.FIGURE.split(", "):
-        if figure not in PAPERS[module.PAPER][1]:
-            raise ValueError(f"{name}: {module.PAPER} has no figure or table '{figure}'.")
+        if figure not in figures:
+            raise ValueError(f"{name}: {paper} has no figure or table '{figure}'.")
     return module
 
 
@@ -192,7 +203,7 @@ def listed(folder: Path = _HERE) -> list[ListRow]:
         if name not in known:
             known[name] = _not_run(script(name, folder))
     rows = []
-    for paper, (_, figures) in PAPERS.items():
+    for paper, _, figures in PAPERS.values():
         for figure in figures:
             serving = [
                 _listed(figure, name, one)
@@ -274,14 +285,13 @@ def judged(result: Mapping[str, Any], module: ModuleType) -> dict[str, Any]:
     Raises:
         ValueError: if a cell belongs to a figure that is not one of the script.
     """
-    name, figures = module.__name__.rpartition(".")[2], module.FIGURE.split(", ")
-    cells: list[Cell] = module.cells(result["numbers"])
+    known = _constants(module)
+    cells: list[Cell] = list(module.cells(result["numbers"]))
     for cell in cells:
-        if not {*cell.figures} <= {*figures}:
-            raise ValueError(f"{name} has no figure of {cell.figures} in '{cell.what}'.")
+        if not {*cell.figures} <= {*known["figure"].split(", ")}:
+            raise ValueError(f"{known['name']} has no figure of {cell.figures} in '{cell.what}'.")
     return {
-        "name": name,
-        **{key: getattr(module, key.upper()) for key in _CONSTANTS},
+        **known,
         "size": result["size"],
         "status": status_of(cells),
         "why": result["why"],
@@ -411,10 +421,24 @@ def _must_run(module: ModuleType, data: Path | None) -> None:
             )
 
 
-def _not_run(module: ModuleType) -> dict[str, Any]:
+def _paper(name: str) -> tuple[str, str, tuple[str, ...]]:
+    key = name.partition("_")[0]
+    if key not in PAPERS:
+        raise ValueError(f"{name}.py must begin with one of {', '.join(PAPERS)}.")
+    return PAPERS[key]
+
+
+def _constants(module: ModuleType) -> dict[str, str]:
+    """Return what a result has of its script."""
+    name = module.__name__.rpartition(".")[2]
+    own = {constant.lower(): getattr(module, constant) for constant in _CONSTANTS}
+    return {"name": name, "paper": _paper(name)[0], **own}
+
+
+def _not_run(module: ModuleType) -> dict[str, str]:
     hours = getattr(module, "GPU_HOURS", None)
-    constants = {key: getattr(module, key.upper()) for key in _CONSTANTS}
-    return {**constants, "status": f"needs a GPU: {hours:g} hours" if hours else "not yet run"}
+    status = f"needs a GPU: {hours:g} hours" if hours else "not yet run"
+    return {**_constants(module), "status": status}
 
 
 def _listed(figure: str, name: str, one: Mapping[str, Any]) -> ListRow:

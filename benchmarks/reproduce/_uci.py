@@ -47,7 +47,7 @@ def measured(
     linearised: Callable[[Fitted], Any],
 ) -> dict[str, dict[str, list[Any]]]:
     """Return what the mode of each training and the linearised KFAC give, by set and column."""
-    found: dict[str, dict[str, list[Any]]] = {}
+    found = {}
     for one in splits:
         of_set = found.setdefault(one.name, {column: [] for column in COLUMNS})
         for kind in one.kinds:

@@ -11,9 +11,7 @@ neighbourhood of the minimum in any time that two cores have.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -22,9 +20,8 @@ from nas_evidence.scores.thermodynamic import fitted_reference, swept
 
 from ._baldock import digits, minimised, network
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Baldock and Marzari 2019"
 FIGURE = "Eq. 28"
 TITLE = "Prior volumes, and the evidence of M(1) by thermodynamic integration"
 CLAIM = "Bayes' theorem clearly favours M(1) over M(3) on D_500, by 2,332 nats."
@@ -44,17 +41,14 @@ FULL = SweepPlan(
 )
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether each published number that ran is ours; the integral of M(3) did not run."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether each published number that ran is ours; the integral of M(3) did not run."""
+    for name, value in VOLUMES.items():
+        yield Cell("prior volumes", name, round(numbers["volumes"][name]) == value)
+    yield Cell("minimum", "largest weight", abs(numbers["largest_weight"] / LARGEST - 1) < 0.1)
     wide = 2 * math.hypot(numbers["error"], INTEGRAL_ERROR)
-    volumes = {name: round(numbers["volumes"][name]) == value for name, value in VOLUMES.items()}
-    near = abs(numbers["largest_weight"] / LARGEST - 1) < 0.1
-    return [
-        *(Cell("prior volumes", name, agrees) for name, agrees in volumes.items()),
-        Cell("minimum", "largest weight", near),
-        Cell("M(1) on D_500", "integral", abs(numbers["integral"] - INTEGRAL) < wide),
-        Cell("M(1) on D_500", "log evidence", abs(numbers["log_evidence"] - EVIDENCE) < wide),
-    ]
+    yield Cell("M(1) on D_500", "integral", abs(numbers["integral"] - INTEGRAL) < wide)
+    yield Cell("M(1) on D_500", "log evidence", abs(numbers["log_evidence"] - EVIDENCE) < wide)
 
 
 def run(at: Run) -> Reproduction:

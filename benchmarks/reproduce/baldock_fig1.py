@@ -1,16 +1,12 @@
 """The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1)."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 
 from ._baldock import digits
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 1"
 TITLE = "64 digits of MNIST at 16 x 16 pixels"
 CLAIM = "The digits stay readable at 256 pixels; each D_n has the same number of every class."
@@ -18,12 +14,10 @@ RULE = "each of the ten classes has as many digits as published"
 NEEDS = ("MNIST", "baldock")
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether each set has the same number of every class."""
-    return [
-        Cell("digits of each class", f"D_{n}", set(counts) == {int(n) // 10})
-        for n, counts in numbers["n"].items()
-    ]
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether each set has the same number of every class."""
+    for n, counts in numbers["n"].items():
+        yield Cell("digits of each class", f"D_{n}", set(counts) == {int(n) // 10})
 
 
 def run(at: Run) -> Reproduction:

@@ -11,7 +11,6 @@ rejects trajectories that end outside. "rejected" is that, from the same minima;
 widths tell how far a replica has come from its minimum (0.58 where the box is filled uniformly).
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -30,9 +29,8 @@ from ._baldock import (
 )
 from ._finite_temperature import HeatPlan, Tempered
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 2, Fig. 3, Table 1"
 TITLE = "Training energy and test loss of M(3) by temperature"
 CLAIM = (
@@ -47,7 +45,7 @@ RULE = (
 )
 NEEDS = ("MNIST", "baldock")
 
-FIG_3, COMMON = ("Fig. 3",), "from_common_minima"
+COMMON = "from_common_minima"
 SETTINGS = {"temperatures": 112, "lowest": 0.01, "highest": 100.0, "n_leapfrog": 100}
 QUICK = HeatPlan(12, 0.01, 100.0, n_burn_in=64, n_samples=64, n_leapfrog=50)
 FULL = HeatPlan(112, 0.01, 100.0, n_burn_in=1000, n_samples=1000, n_leapfrog=100)
@@ -55,47 +53,39 @@ FROM_ONE = HeatPlan(8, 0.1, 30.0, n_burn_in=32, n_samples=32, n_leapfrog=50)
 Sampled = tuple[Tempered, Tensor]
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return all sets, both kinds of walls, and all starts from a common minimum."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield all sets, both kinds of walls, and all starts from a common minimum."""
 
     def about_one(temperature: float) -> bool:
         return 10**-0.5 <= temperature <= 10**0.5
 
-    kelvin = numbers["D_50"]["temperatures"]
-    found = []
+    kelvin, fig_3 = numbers["D_50"]["temperatures"], ("Fig. 3",)
     for name, one in numbers.items():
-        if not name.startswith("D_"):
-            continue
-        mean, size = one["test_loss"][0], name.partition(",")[0]
-        least = min(mean)
-        near, good = about_one(kelvin[mean.index(least)]), least < numbers[size]["minima"][0]
-        side = (least > UNIFORM) == (size == "D_50")
-        found += [
-            Cell("least test loss near T = 1", name, near, FIG_3),
-            Cell("sampling beats minima", name, good, FIG_3),
-            Cell("least loss against equal probabilities", name, side, FIG_3),
-        ]
+        if name.startswith("D_"):
+            mean, size = one["test_loss"][0], name.partition(",")[0]
+            least, minima = min(mean), numbers[size]["minima"][0]
+            best, side = kelvin[mean.index(least)], (least > UNIFORM) == (size == "D_50")
+            yield Cell("least test loss near T = 1", name, about_one(best), fig_3)
+            yield Cell("sampling beats minima", name, least < minima, fig_3)
+            yield Cell("least loss against equal probabilities", name, side, fig_3)
     for walls, temperatures in zip(("reject", "reflect"), numbers[COMMON], strict=True):
-        found += [
-            Cell("the same from a common minimum", f"{i}, walls {walls}", about_one(t), FIG_3)
-            for i, t in enumerate(temperatures, 1)
-        ]
+        for i, t in enumerate(temperatures, 1):
+            what = f"{i}, walls {walls}"
+            yield Cell("the same from a common minimum", what, about_one(t), fig_3)
     for name in ("D_50", "D_500"):
         rises = all(a < b for a, b in pairwise(numbers[name]["energy"][0]))
-        found.append(Cell("energy rises with T", name, rises, ("Fig. 2",)))
+        yield Cell("energy rises with T", name, rises, ("Fig. 2",))
     settings = {**numbers["settings"], "temperatures": len(kelvin)}
-    return found + [
-        Cell("setting of the sampler", name, settings[name] == value, ("Table 1",))
-        for name, value in SETTINGS.items()
-    ]
+    for name, value in SETTINGS.items():
+        yield Cell("setting of the sampler", name, settings[name] == value, ("Table 1",))
 
 
 def run(at: Run) -> Reproduction:
     """Sample M(3) at all temperatures for each set, and minimise it from common first weights."""
     plan, net, n_minima = at.sized(QUICK, FULL), network(3), at.sized(10, 100)
-    turned: dict[int, Sampled] = {}
-    rejected: dict[int, Sampled] = {}
-    minima: dict[int, tuple[float, float]] = {}
+    turned = {}
+    rejected = {}
+    minima = {}
     for per_class, (rows, given) in digits_and_plans(at, plan).items():
         n = 10 * per_class
         for reflects, into in ((True, turned), (False, rejected)):

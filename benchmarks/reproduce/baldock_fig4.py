@@ -6,17 +6,14 @@ steps, 120 after 120 of burn-in (D_500: 24 after 24), no D_5000.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from ._baldock import UNIFORM, digits_and_plans, heated, kept, least_row, network
-from ._finite_temperature import HeatPlan, Tempered
+from ._finite_temperature import HeatPlan
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 4"
 TITLE = "Training energy and test loss of M(3*) by temperature"
 CLAIM = "The lowest test loss of M(3*) is at T far below 1: there is no minimum in between."
@@ -32,28 +29,24 @@ QUICK = HeatPlan(12, 10**-1.5, 10**1.5, n_burn_in=120, n_samples=120, n_leapfrog
 FULL = HeatPlan(84, 10**-1.5, 10**1.5, n_burn_in=1000, n_samples=1000, n_leapfrog=100)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether the loss of each set is least in the cold, without a minimum in between."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether the loss of each set is least in the cold, without a minimum in between."""
     for name, one in numbers.items():
-        if not name.startswith("D_"):
-            continue
-        mean, error = one["test_loss"]
-        k = mean.index(min(mean))
-        flat = mean[0] - mean[k] <= 2 * math.hypot(error[0], error[k]) if k else True
-        rises = mean[-1] - mean[0] > 2 * math.hypot(error[0], error[-1])
-        found += [
-            Cell("least test loss far below T = 1", name, one["temperatures"][k] <= 10**-0.5),
-            Cell("no minimum in between", name, flat),
-            Cell("highest temperature is worse than lowest", name, rises),
-        ]
-    return found
+        if name.startswith("D_"):
+            mean, error = one["test_loss"]
+            k = mean.index(min(mean))
+            flat = k == 0 or mean[0] - mean[k] <= 2 * math.hypot(error[0], error[k])
+            rises = mean[-1] - mean[0] > 2 * math.hypot(error[0], error[-1])
+            cold = one["temperatures"][k] <= 10**-0.5
+            yield Cell("least test loss far below T = 1", name, cold)
+            yield Cell("no minimum in between", name, flat)
+            yield Cell("highest temperature is worse than lowest", name, rises)
 
 
 def run(at: Run) -> Reproduction:
     """Sample M(3*) at all temperatures for each set."""
     plan, net = at.sized(QUICK, FULL), network(3, logistic=True)
-    found: dict[int, Tempered] = {}
+    found = {}
     table, said = [], []
     for per_class, (rows, given) in digits_and_plans(at, plan).items():
         n = 10 * per_class

@@ -7,17 +7,14 @@ draws can be seen, so its entropy by spacings checks S_0 + Σ log|1 − α E''|.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from ._panels import panels
-from ._published import PICTURE, Cell, Reproduction, Row, Run, joined
+from ._published import PICTURE, Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 1"
 TITLE = "A series of distributions defined by gradient descent"
 CLAIM = "They have nonparametric shapes and eventually concentrate around the optima."
@@ -62,20 +59,17 @@ def of_gaussian(variance: float) -> float:
     return 0.5 * math.log(2 * math.pi * math.e * variance)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return what holds from each of the shown steps to the next, and at each of them."""
-    found = []
-    for what, name in (("entropy", "entropy"), ("distance", "mean distance to an optimum")):
-        start, half, end = (numbers[what][str(t)] for t in STEPS)
-        found.append(Cell("falls from picture to picture", name, start > half > end))
+def cells(numbers: Numbers) -> Cells:
+    """Yield what holds from each of the shown steps to the next, and at each of them."""
     own, normal, tracked = (numbers[what] for what in ("by_spacings", "gaussian", "entropy"))
-    found += [
-        Cell("not a Gaussian", f"step {t}", own[t] < normal[t] - 0.02) for t in ("150", "300")
-    ]
-    return found + [
-        Cell("tracked entropy is that by spacings", f"step {t}", abs(tracked[t] - own[t]) < 0.02)
-        for t in own
-    ]
+    far = numbers["distance"]
+    for name, each in (("entropy", tracked), ("mean distance to an optimum", far)):
+        yield Cell("falls from picture to picture", name, each["0"] > each["150"] > each["300"])
+    for t in ("150", "300"):
+        yield Cell("not a Gaussian", f"step {t}", own[t] < normal[t] - 0.02)
+    for t in own:
+        near = abs(tracked[t] - own[t]) < 0.02
+        yield Cell("tracked entropy is that by spacings", f"step {t}", near)
 
 
 def run(at: Run) -> Reproduction:
@@ -85,9 +79,7 @@ def run(at: Run) -> Reproduction:
     x = SPREAD * torch.randn(n, dtype=torch.float64, generator=generator)
     tracked = of_gaussian(SPREAD**2) + torch.zeros_like(x)
     slope, curvature = vmap(grad(energy)), vmap(grad(grad(energy)))
-    found: dict[str, dict[int, float]] = {
-        what: {} for what in ("bound", "entropy", "by_spacings", "gaussian", "distance")
-    }
+    found = {what: {} for what in ("bound", "entropy", "by_spacings", "gaussian", "distance")}
     shown, bounds = {}, {}
     for t in range(max(STEPS) + 1):
         if t % 10 == 0:

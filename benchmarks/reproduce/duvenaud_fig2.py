@@ -8,7 +8,6 @@ Jacobian of each step.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
 from ._panels import panels
-from ._published import PICTURE, Cell, Reproduction, Row, Run
+from ._published import PICTURE, Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 2"
 TITLE = "Entropy-friendly gradient descent on a funnel"
 CLAIM = "Entropy-friendly steps are slower to collapse into low-entropy filaments."
@@ -58,14 +56,12 @@ def descended(start: Tensor, threshold: float | None) -> tuple[Tensor, Tensor]:
     return x, change
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether entropy and bound are higher with entropy-friendly steps."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether entropy and bound are higher with entropy-friendly steps."""
     for what in ("entropy", "bound"):
         (plain, error), (friendly, other) = (numbers[f"{what} {name}"] for name in THRESHOLDS)
         agrees = friendly - plain > 2 * math.hypot(error, other)
-        found.append(Cell(f"{what} after {STEPS} steps", "entropy-friendly is higher", agrees))
-    return found
+        yield Cell(f"{what} after {STEPS} steps", "entropy-friendly is higher", agrees)
 
 
 def run(at: Run) -> Reproduction:

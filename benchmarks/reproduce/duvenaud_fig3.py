@@ -9,9 +9,7 @@ a gradient threshold of 1 that the paper does not mention; one run, where we ave
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +21,8 @@ from nas_evidence.scores.sampling_plan import EntropyPlan
 from nas_evidence.scores.sgd_entropy import descend
 
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 3"
 TITLE = "When to stop: the bound and the test error along descent on Boston housing"
 CLAIM = "The bound, from training data alone, peaks where the held-out likelihood does."
@@ -70,7 +67,7 @@ class Followed:
         log_likelihood, x, y = flat_log_likelihood(
             model, train[:, :13], train[:, 13:], Gaussian(1.0)
         )
-        found: list[tuple[float, ...]] = []
+        found = []
 
         def watch(t: int, positions: Tensor) -> None:
             residual = outputs(positions, test[:, :13]) - test[:, 13]
@@ -132,15 +129,12 @@ class Followed:
         ]  # fmt: skip
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether each bound stops each descent at about the best test likelihood."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether each bound stops each descent at about the best test likelihood."""
     for bound in ("ours", "published"):
         for name in THRESHOLDS:
-            test = numbers[name]["test"]
-            lost = max(test) - test[numbers[name]["peaks"][bound]]
-            found.append(Cell(f"the peak of the bound, {bound}", name, lost < 0.02))
-    return found
+            test, peak = numbers[name]["test"], numbers[name]["peaks"][bound]
+            yield Cell(f"the peak of the bound, {bound}", name, max(test) - test[peak] < 0.02)
 
 
 def run(at: Run) -> Reproduction:

@@ -8,14 +8,10 @@ with a prior scaled per layer, N(0, 1 / inputs): under one spread more units mak
 random network larger. Neither is in the paper.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from ._mnist_descent import Descent, at_end, descended, mnist
+from ._mnist_descent import at_end, descended, mnist
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 4"
 TITLE = "The number of hidden units by the bound, on MNIST"
 CLAIM = "The bound peaks near 30 hidden units, the test likelihood near 300."
@@ -31,15 +27,13 @@ RATES = {PUBLISHED: 1.0, SHORT: 0.05, SCALED: 0.05}
 STRICT = 0.6838  # of step times curvature, up to which the estimate is a bound
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether bound and test likelihood peak at the published widths in each setting."""
-    found = []
-    for what, said, width in (("bound", "bound", 30), ("test", "test likelihood", 300)):
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether bound and test likelihood peak at the published widths in each setting."""
+    for what, said, width in (("bound", "bound", "30"), ("test", "test likelihood", "300")):
         for name in RATES:
-            last = {int(w): one[what][-1] for w, one in numbers[name].items()}
+            last = {w: one[what][-1] for w, one in numbers[name].items()}
             peak = max(last, key=last.__getitem__)
-            found.append(Cell(f"{said} peaks at {width} units", name, peak == width))
-    return found
+            yield Cell(f"{said} peaks at {width} units", name, peak == width)
 
 
 def run(at: Run) -> Reproduction:
@@ -47,7 +41,7 @@ def run(at: Run) -> Reproduction:
     images = mnist(at.data)
     widths = at.sized((10, 30, 100, 300), (10, 30, 100, 300, 1000, 3000))
     batch_size, n_steps = at.sized((100, 400), (1000, 1000))
-    found: dict[str, dict[int, Descent]] = {}
+    found = {}
     for name, rate in RATES.items():
         found[name] = {}
         for width in widths:

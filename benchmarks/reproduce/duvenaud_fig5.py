@@ -5,15 +5,12 @@ weights N(0, (2/28)²); thresholds g0 in units of that gradient. A threshold of 
 Quick: batches of 100 and four thresholds.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from ._mnist_descent import at_end, descended, mnist
 from ._panels import lines, panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 5"
 TITLE = "The gradient threshold of entropy-friendly descent, on MNIST"
 CLAIM = (
@@ -29,19 +26,18 @@ NEEDS = ("MNIST",)
 SPREAD, STEPS, RATE = 2 / 28, 1500, 0.1
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return what holds from each threshold to the next, and at each but 0."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield what holds from each threshold to the next, and at each but 0."""
     at = sorted(int(name) for name in numbers if name.isdigit())
-    last = {what: [numbers[str(g)][what][-1] for g in at] for what in ("train", "test", "bound")}
-    found = [
-        Cell("gets worse", name, all(b < a for a, b in pairwise(last[what])))
-        for what, name in (("train", "training likelihood"), ("test", "test likelihood"))
-    ]
-    for g, bound in zip(at[1:], last["bound"][1:], strict=True):
-        largest = g == at[-1]
-        group = f"bound {'falls' if largest else 'rises'} against plain descent"
-        found.append(Cell(group, f"threshold {g}", (bound < last["bound"][0]) == largest))
-    return found
+    bound, train, test = (
+        [numbers[str(g)][what][-1] for g in at] for what in ("bound", "train", "test")
+    )
+    for name, last in (("training likelihood", train), ("test likelihood", test)):
+        yield Cell("gets worse", name, all(b < a for a, b in pairwise(last)))
+    for g, value in zip(at[1:-1], bound[1:-1], strict=True):
+        yield Cell("bound rises against plain descent", f"threshold {g}", value >= bound[0])
+    largest = f"threshold {at[-1]}"
+    yield Cell("bound falls against plain descent", largest, bound[-1] < bound[0])
 
 
 def run(at: Run) -> Reproduction:

@@ -9,7 +9,6 @@ another budget. All 37 networks for 250 epochs take about 21 hours of two cores.
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,10 +25,9 @@ from nas_evidence.workers.trial import Trial
 
 from ._immer import adam, tensors
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 from ._shared_data import subset
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 2, Fig. C.3, Fig. C.4, Table C11"
 TITLE = "Evidence and accuracy of the published architectures on Fashion-MNIST"
 CLAIM = "Networks of larger evidence have the higher test accuracy (rank correlation 0.69)."
@@ -79,20 +77,16 @@ class Trained:
     parameters: int
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return the correlations, and accuracy and evidence of each network that was trained."""
-    group, found = "rank correlation", []
-    same_sign = numbers["rho"] * numbers["rho_published"] > 0
-    found.append(Cell(group, "evidence with accuracy", same_sign, PICTURES))
+def cells(numbers: Numbers) -> Cells:
+    """Yield the correlations, and accuracy and evidence of each network that was trained."""
+    group, same_sign = "rank correlation", numbers["rho"] * numbers["rho_published"] > 0
+    yield Cell(group, "evidence with accuracy", same_sign, PICTURES)
     for what, key in (("evidence", "rho_of_evidences"), ("accuracy", "rho_of_accuracies")):
-        found.append(Cell(group, f"our {what} with theirs", numbers[key] > 0.5, PICTURES))
+        yield Cell(group, f"our {what} with theirs", numbers[key] > 0.5, PICTURES)
     for row in numbers["ours"]:
         name, (accuracy, evidence, _, ours, own) = _name(row), row[3:8]
-        near = abs(100 * ours - accuracy) <= 1
-        found.append(Cell("accuracy", name, near, ("Table C11",)))
-        near = abs(own / evidence - 1) <= 0.05
-        found.append(Cell("evidence", name, near, ("Table C11",)))
-    return found
+        yield Cell("accuracy", name, abs(100 * ours - accuracy) <= 1, ("Table C11",))
+        yield Cell("evidence", name, abs(own / evidence - 1) <= 0.05, ("Table C11",))
 
 
 def run(
@@ -111,7 +105,7 @@ def run(
     data = tensors(*subset(at.data, "FMNIST", n_train, n_test))
     end = float("inf") if at.quick else time.monotonic() + 60 * minutes
     chosen = [one for one in ARCHITECTURES if not at.quick or one[:3] in QUICK]
-    found: dict[Published, Trained] = {}
+    found = {}
     with TemporaryDirectory() as scratch:
         for one in sorted(chosen, key=_flops):
             at.say(f"{_name(one)}: {n_train} images, {n_epochs} epochs")

@@ -10,7 +10,6 @@ curve fitted to Snelson's, in their own unit. The curve is not at hand; here it 
 process fitted to the 200 data. "all 200 data" are Snelson's own, standardised.
 """
 
-from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -35,10 +34,9 @@ from ._immer import (
     standardised_snelson,
 )
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 from ._shared_data import Examples
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 1, Fig. C.1"
 TITLE = "One hidden layer or three on Snelson's data"
 CLAIM = "The network of three layers has the larger evidence and follows the data better."
@@ -81,23 +79,22 @@ def evidences(one: Fitted) -> tuple[float, float, float]:
     return before.value, 0.5 * norm, one.evidence("full_ggn").value
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return both sets, before and after settling, and the noise."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield both sets, before and after settling, and the noise."""
     for name, table in numbers["evidences"].items():
         for what, which in WHEN.items():
             one, three = (fmean(run[which] for run in table[depth]) for depth in ("1", "3"))
-            found.append(Cell("evidence of 3 layers above 1", f"{name}, {what}", three > one))
+            yield Cell("evidence of 3 layers above 1", f"{name}, {what}", three > one)
     smaller = numbers["noise"]["3"] < numbers["noise"]["1"]
-    return [*found, Cell("noise of 3 layers below 1", "drawn data", smaller, ("Fig. 1",))]
+    yield Cell("noise of 3 layers below 1", "drawn data", smaller, ("Fig. 1",))
 
 
 def run(at: Run) -> Reproduction:
     """Compare the depths on both sets and units, before and after settling."""
     n_seeds, every = at.sized((2, 10), (10, 1))
     sets = {"150 drawn data, gap": drawn(at.data), "all 200 data": standardised_snelson(at.data)}
-    found: dict[str, dict[int, list[tuple[float, float, float]]]] = {}
-    shown: dict[int, Fitted] = {}
+    found = {}
+    shown = {}
     for (name, data), unit in product(sets.items(), at.sized(["tanh"], UNITS)):
         table = found[f"{name}, {unit}"] = {1: [], 3: []}
         for depth, seed in product(table, range(n_seeds)):
@@ -110,7 +107,7 @@ def run(at: Run) -> Reproduction:
             table[depth].append(evidences(one))
             shown.setdefault(depth, one)
     rows = []
-    gains: dict[bool, list[float]] = {True: [], False: []}  # on the drawn data, and on the others
+    gains = {True: [], False: []}  # on the drawn data, and on the others
     for name, table in found.items():
         for what, which in WHEN.items():
             (one, e1), (three, e3) = (

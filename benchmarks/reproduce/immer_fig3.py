@@ -4,9 +4,7 @@
 softmax temperature of 1. The predictive of Fig. C.1b is that of the linearised network.
 """
 
-from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +12,8 @@ from torch import nn
 
 from ._immer import Fitted, averaged, fit, frozen, mean_and_error, mlp, predictive
 from ._panels import panels
-from ._published import Cell, Reproduction, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Run
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 3, Fig. C.1"
 TITLE = "A weak prior or a learned one on the banana set"
 CLAIM = "The evidence prefers the network with learned precisions: 89 % test accuracy for 86 %."
@@ -47,21 +44,18 @@ PUBLISHED = {
 }
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every subset, and the three published accuracies."""
-    measured = numbers["measured"]
-    pairs = list(enumerate(zip(measured["learned"], measured["weak"], strict=True), 1))
-    found = [
-        Cell(f"{what}, learned above weak", f"subset {k}", a[i] > b[i], figures)
-        for i, what, figures in ((0, "evidence", ()), (2, "test accuracy", FIG_3))
-        for k, (a, b) in pairs
-    ]
-    for name, published in (("weak", 0.86), ("learned", 0.89)):
-        mean, error = mean_and_error([run[2] for run in measured[name]])
+def cells(numbers: Numbers) -> Cells:
+    """Yield every subset, and the three published accuracies."""
+    learned, weak = (numbers["measured"][name] for name in ("learned", "weak"))
+    for i, what, figures in ((0, "evidence", ()), (2, "test accuracy", FIG_3)):
+        for k, (a, b) in enumerate(zip(learned, weak, strict=True), 1):
+            yield Cell(f"{what}, learned above weak", f"subset {k}", a[i] > b[i], figures)
+    for name, runs, published in (("weak", weak, 0.86), ("learned", learned, 0.89)):
+        mean, error = mean_and_error([run[2] for run in runs])
         near = abs(mean - published) <= 2 * error + 0.005
-        found.append(Cell("test accuracy as published", f"{name} prior", near, FIG_3))
-    fitted = fmean(run[1] for run in measured["weak"]) >= 0.98
-    return [*found, Cell("training accuracy almost 100 %", "weak prior", fitted, FIG_3)]
+        yield Cell("test accuracy as published", f"{name} prior", near, FIG_3)
+    fitted = fmean(run[1] for run in weak) >= 0.98
+    yield Cell("training accuracy almost 100 %", "weak prior", fitted, FIG_3)
 
 
 def measures(one: Fitted) -> tuple[float, ...]:
@@ -83,8 +77,8 @@ def run(at: Run) -> Reproduction:
     table = np.loadtxt(at.data / "banana" / "banana.csv", delimiter=",")
     x = torch.tensor(table[:, :2], dtype=torch.float32)
     y = torch.tensor((table[:, 2] == 2).astype(np.int64))
-    measured: dict[str, list[tuple[float, ...]]] = {name: [] for name in PLANS}
-    shown: dict[str, Fitted] = {}
+    measured = {name: [] for name in PLANS}
+    shown = {}
     for seed in range(n_seeds):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
         train, test = ((x[r], y[r]) for r in (order[:N_TRAIN], order[N_TRAIN:]))

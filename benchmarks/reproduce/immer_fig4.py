@@ -4,7 +4,6 @@ Three hidden layers of 50 units on Snelson's data; one precision for all paramet
 200 data are kept for the test loss of Fig. C.2, since the published test set has no targets.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from torch import nn
 
 from ._immer import Fitted, adam, fit, frozen, mlp, standardised_snelson
 from ._panels import lines, panels
-from ._published import PICTURE, Cell, Reproduction, Row, Run, joined
+from ._published import PICTURE, Cell, Cells, Numbers, Reproduction, Row, Run, joined
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 4, Fig. C.2"
 TITLE = "A prior precision learned online, against a grid"
 CLAIM = (
@@ -32,25 +30,21 @@ GRID = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 STARTS = (1e-3, 10.0, 100.0)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return each start, by its end, its evidence and its test loss, and the grid."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield each start, by its end, its evidence and its test loss, and the grid."""
     grid, evidence, losses = (numbers[what] for what in ("grid", "evidence", "test_nll"))
     best = evidence.index(max(evidence))
     beside = [k for k in (best - 1, best + 1) if 0 <= k < len(grid)]
     of_starts = (numbers[what] for what in ("starts", "ends", "end_evidence", "end_test_nll"))
-    found = []
     for start, end, value, loss in zip(*of_starts, strict=True):
-        what = f"from {start:g}"
-        near = 10**-0.5 <= end / grid[best] <= 10**0.5
+        what, near = f"from {start:g}", 10**-0.5 <= end / grid[best] <= 10**0.5
         more = value > max(evidence[k] for k in beside)
         less = loss < min(losses[k] for k in beside)
-        found += [
-            Cell("reaches the precision of the grid", what, near),
-            Cell("more evidence than the neighbours", what, more, ("Fig. 4",)),
-            Cell("less test loss than the neighbours", what, less, ("Fig. C.2",)),
-        ]
+        yield Cell("reaches the precision of the grid", what, near)
+        yield Cell("more evidence than the neighbours", what, more, ("Fig. 4",))
+        yield Cell("less test loss than the neighbours", what, less, ("Fig. C.2",))
     least = losses.index(min(losses)) == best
-    return [*found, Cell("least test loss at most evidence", "grid", least, ("Fig. C.2",))]
+    yield Cell("least test loss at most evidence", "grid", least, ("Fig. C.2",))
 
 
 def run(at: Run) -> Reproduction:

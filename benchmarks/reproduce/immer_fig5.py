@@ -7,7 +7,6 @@ little from so few images to overfit: then there is nothing to regularise. Predi
 those of the mode, and of the linearised network.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from nas_evidence.maths.metrics import auroc, class_metrics, entropy, reliabilit
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec
 
-from ._immer import Fitted, adam, agreement, averaged, fit, frozen, must_have_moved, predictive
+from ._immer import Fitted, adam, averaged, fit, frozen, must_have_moved, ordered, predictive
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cells, Numbers, Reproduction, Row, Run, joined
 from ._shared_data import subset
 from .immer_table2 import network
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 5, Table C7"
 TITLE = "Calibration and images of another kind, with fixed and with learned priors"
 CLAIM = (
@@ -57,20 +55,16 @@ def measured(inside: np.ndarray, labels: np.ndarray, outside: np.ndarray) -> tup
     return 100 * found["accuracy"], -found["log_loss"], found["ece"], area
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every measure of each kind of learned precisions that ran."""
-    mean = {how: np.mean(values, 0).tolist() for how, values in numbers["measured"].items()}
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield every measure of each kind of learned precisions that ran."""
+    mean = {how: np.mean(values, 0) for how, values in numbers["measured"].items()}
     for how in mean:
         kind, _, augment = how.partition(" + ")
-        if kind == "fixed":
-            continue
-        fixed = f"fixed + {augment}" if augment else "fixed"
+        pair = how, f"fixed + {augment}" if augment else "fixed"
         shown = ("Fig. 5", "Table C7") if kind == "diag_ef" else ("Table C7",)
-        for i, what in enumerate(WHAT):
-            order = float(PUBLISHED[how][i]), float(PUBLISHED[fixed][i])
-            found.append(Cell(what, how, agreement(mean[how][i], mean[fixed][i], order), shown))
-    return found
+        if kind != "fixed":
+            for i, what in enumerate(WHAT):
+                yield ordered(what, how, pair, i, (mean, PUBLISHED), shown)
 
 
 def trained(name: str, train: Any, test: Any, seed: int, at: Run) -> Fitted:
@@ -105,8 +99,8 @@ def run(at: Run) -> Reproduction:
     outside = torch.nn.functional.pad(other, (2, 2, 2, 2), value=float(other.min()))
     outside = outside.expand(-1, 3, -1, -1).contiguous()
     labels = test[1].numpy()
-    found: dict[str, list[tuple[float, ...]]] = {}
-    shown: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    found = {}
+    shown = {}
     for name in PUBLISHED:
         if at.quick and name == "kfac_ggn + DA":
             continue

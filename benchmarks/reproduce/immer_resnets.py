@@ -9,7 +9,6 @@ network. A row of Table C8 or C9 is a study; with augmentation it has the last t
         --set plan.likelihood_power=5
 """
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 7, Table C8, Table C9, Table C10"
 TITLE = "Residual networks: depth and width"
 CLAIM = (

@@ -5,20 +5,18 @@ sets concrete, energy and yacht of the paper are not at hand. The quick version 
 sets of more than 2,000 data, and updates by full matrices every 40 epochs in place of 10.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
 
 from ._immer import Fitted, averaged, real_predictive_nll, within
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 from ._shared_data import Examples
 from ._uci import COLUMNS, DIAGONAL, FULL, KINDS, LINEARISED, Split, drawn, measured, table
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Table 1, Table C2, Table C3"
 TITLE = "Test log loss of networks with learned priors on UCI regression"
 CLAIM = (
@@ -95,23 +93,19 @@ def splits(at: Run) -> Iterator[Split]:
             yield Split(name, k, train, test, 1, kinds, epochs, batch, scale)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every log loss that ran, against its published one, MAP, and the diagonal kinds."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield every log loss that ran, against its published one, MAP, and the diagonal kinds."""
     for name, values in numbers["values"].items():
         ran = {kind: fmean(v) for kind, v in values.items() if v}
         for kind, mean in ran.items():
             near = within(mean, *PUBLISHED[name][kind], len(values[kind]))
-            found.append(Cell("test log loss", f"{name} {kind}", near, TABLES[kind]))
+            yield Cell("test log loss", f"{name} {kind}", near, TABLES[kind])
         kfac, best = ran["kfac_ggn"], PUBLISHED[name]["MAP"]
         good = kfac <= best[0] or within(kfac, *best, len(values["kfac_ggn"]))
-        found.append(Cell("KFAC against cross-validated MAP", name, good, TABLES["kfac_ggn"]))
-        found += [
-            Cell("KFAC not worse than diagonal", f"{name} {kind}", kfac <= ran[kind], TABLES[kind])
-            for kind in DIAGONAL
-            if kind in ran
-        ]
-    return found
+        yield Cell("KFAC against cross-validated MAP", name, good, TABLES["kfac_ggn"])
+        for kind in (kind for kind in DIAGONAL if kind in ran):
+            good, what = kfac <= ran[kind], f"{name} {kind}"
+            yield Cell("KFAC not worse than diagonal", what, good, TABLES[kind])
 
 
 def run(at: Run) -> Reproduction:

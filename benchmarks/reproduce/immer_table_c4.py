@@ -6,10 +6,9 @@ hand, the waveform set has 1000 instead of 5000 data. The quick version has the 
 full EF on one split of the three sets of two classes, with updates every 40 epochs in place of 10.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +16,10 @@ import torch
 from nas_evidence.maths.metrics import class_metrics
 
 from ._immer import Fitted, averaged, predictive, within
-from ._published import Cell, Reproduction, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Run
 from ._shared_data import Examples
 from ._uci import COLUMNS, DIAGONAL, KINDS, LINEARISED, Split, drawn, measured, table
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Table C4"
 TITLE = "Test log loss, accuracy and calibration with learned priors on UCI classification"
 CLAIM = (
@@ -82,19 +80,16 @@ def splits(at: Run) -> Iterator[Split]:
             yield Split(name, k, train, test, n_classes, kinds, epochs, batch_size=end)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every log loss that ran, and KFAC beside what is said to be worse."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield every log loss that ran, and KFAC beside what is said to be worse."""
     for name, values in numbers["measures"].items():
         ran = {kind: fmean(one["log_loss"] for one in v) for kind, v in values.items() if v}
         for kind, mean in ran.items():
             near = within(mean, *PUBLISHED[name][kind], len(values[kind]))
-            found.append(Cell("test log loss", f"{name} {kind}", near))
-        found += [
-            Cell("KFAC by the mode not worse", f"{name}, {other}", ran["kfac_ggn"] <= ran[other])
-            for other in (LINEARISED, *DIAGONAL)
-        ]
-    return found
+            yield Cell("test log loss", f"{name} {kind}", near)
+        for other in (LINEARISED, *DIAGONAL):
+            better = ran["kfac_ggn"] <= ran[other]
+            yield Cell("KFAC by the mode not worse", f"{name}, {other}", better)
 
 
 def run(at: Run) -> Reproduction:

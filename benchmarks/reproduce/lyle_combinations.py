@@ -8,18 +8,14 @@ the cross entropy of the combination trains networks and w. The sum over trainin
 a network is of its own cross entropy, before each step. Rates, batches and sizes are not stated.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 from ._shared_data import Examples, dense, images
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 3, Fig. 7"
 TITLE = "Linear combinations of networks: weight and sum of training losses against test loss"
 CLAIM = (
@@ -43,7 +39,7 @@ WAYS = {"parallel": ("Fig. 7", "Fig. 3"), "concurrent": ("Fig. 3", "Fig. 7")}
 
 def networks() -> dict[str, nn.Module]:
     """Return all networks by name, freshly initialised."""
-    found: dict[str, nn.Module] = {}
+    found = {}
     for depth, width in MLPS:
         layers = dense([784, *[width] * depth, 10], nn.ReLU)
         found[f"MLP (l={depth}, n={width})"] = nn.Sequential(nn.Flatten(), *layers)
@@ -84,15 +80,14 @@ def trained(
     return w.detach(), curves.sum(0), tested, curves
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return both correlations for both ways of training, and the spread of the weights."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield both correlations for both ways of training, and the spread of the weights."""
     for way, (weights, sums) in WAYS.items():
         one, strong = numbers[way], numbers[way]["rho_sotl"] > 0.7
-        found.append(Cell("weight and test loss", way, one["rho_weight"] < 0, (weights,)))
-        found.append(Cell("sum of training losses and test loss", way, strong, (sums,)))
+        yield Cell("weight and test loss", way, one["rho_weight"] < 0, (weights,))
+        yield Cell("sum of training losses and test loss", way, strong, (sums,))
     parallel, concurrent = (numbers[way]["spread_of_weights"] for way in WAYS)
-    return [*found, Cell("concurrent training magnifies", "weights", concurrent > parallel)]
+    yield Cell("concurrent training magnifies", "weights", concurrent > parallel)
 
 
 def run(at: Run) -> Reproduction:

@@ -5,7 +5,6 @@ bounds by exact posterior draws and by descents of few steps (Algorithm 1). The 
 neither the noise nor the prior: here one pair is shown, and the whole grid is in the numbers.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise, product
 from statistics import fmean
 from typing import Any
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from ._incremental import Predictions, predictions, sampled_bounds
 from ._panels import lines, panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 from ._sample_then_optimise import bounds_over_orders
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 1"
 TITLE = "Number of features by the evidence and its bounds"
 CLAIM = "All estimates agree on 15 features, and the gap of L_k shrinks with k for both samplers."
@@ -61,20 +59,15 @@ def predicted(seed: int, d: int, **other: float) -> Predictions:
     return predictions(x[:, :d], y, **known(d, **other))
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return all settings of noise and prior, all estimates of one, and all steps of k."""
-    settings, group = numbers["best_by_noise_and_prior"], "settings (noise, prior variance)"
-    return [
-        *(Cell(group, name, {*peaks} == {INFORMATIVE}) for name, peaks in settings.items()),
-        *(
-            Cell("other estimates, drawn setting", name, numbers["best"][name] == INFORMATIVE)
-            for name in ("L_8", "L_S", "L descents")
-        ),
-        *(
-            Cell("gap of L_k shrinks", name, all(b < a for a, b in pairwise(gaps)))
-            for name, gaps in numbers["gaps"].items()
-        ),
-    ]
+def cells(numbers: Numbers) -> Cells:
+    """Yield all settings of noise and prior, all estimates of one, and all steps of k."""
+    for name, peaks in numbers["best_by_noise_and_prior"].items():
+        yield Cell("settings (noise, prior variance)", name, {*peaks} == {INFORMATIVE})
+    for name in ("L_8", "L_S", "L descents"):
+        peaks = numbers["best"][name] == INFORMATIVE
+        yield Cell("other estimates, drawn setting", name, peaks)
+    for name, gaps in numbers["gaps"].items():
+        yield Cell("gap of L_k shrinks", name, all(b < a for a, b in pairwise(gaps)))
 
 
 def run(at: Run) -> Reproduction:
@@ -167,7 +160,7 @@ def _estimates(seed: int, d: int, generator: torch.Generator) -> list[float]:
 def _gaps(n_orders: int, generator: torch.Generator) -> dict[str, list[float]]:
     """Return log P(D) − L_k at 15 features, mean over orders, for each k."""
     (x, y), exact = feature_data(0), predicted(0, INFORMATIVE)
-    found: dict[str, list[float]] = {"exact draws": [], "descents": []}
+    found = {"exact draws": [], "descents": []}
     for k in DRAWS:
         drawn = [sampled_bounds(exact, n_draws=k, generator=generator) for _ in range(n_orders)]
         descended = bounds_over_orders(

@@ -18,20 +18,17 @@ smallest expected squared error, which is the one of the largest L (Proposition 
 constant in front of 1 / σ_i² and the missing square of w_i in its loss are corrected.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._incremental import predictions
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run, joined
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
 from ._shared_data import images
 from .lyle_fig1 import NOISE, PRIOR_VARIANCE, SIZES, feature_data
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 5"
 TITLE = "Rankings by evidence, by L, and by the weights of a linear combination"
 CLAIM = (
@@ -61,8 +58,7 @@ Models = tuple[list[tuple[Tensor, float]], Tensor, float]
 def combination_weights(means: Tensor, targets: Tensor, variances: Tensor) -> Tensor:
     """Return w* [m] for mean predictions [n, m], targets [n] and summed variances V >= 0 [m]."""
     gram = means.mT @ means + torch.diag(variances)
-    weights: Tensor = torch.linalg.solve(gram, means.mT @ targets)
-    return weights
+    return torch.linalg.solve(gram, means.mT @ targets)
 
 
 def compared(models: list[tuple[Tensor, float]], y: Tensor, noise: float) -> Tensor:
@@ -120,18 +116,14 @@ TASKS = {
 }
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return the three selections, by each score that ranks."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield the three selections, by each score that ranks."""
     for task in TASKS:
         figures = ("Fig. 2", "Fig. 5") if task == "features" else ("Fig. 5",)
         apart = numbers[task]["places apart from log P(D)"]
-        found += [
-            Cell("the best as by log P(D)", f"{task}, {name}", apart[name] == 0, figures)
-            for name in ("L", "concurrent")
-        ]
-        found.append(Cell("another best", f"{task}, posterior", apart["posterior"] > 0, figures))
-    return found
+        for name in ("L", "concurrent"):
+            yield Cell("the best as by log P(D)", f"{task}, {name}", apart[name] == 0, figures)
+        yield Cell("another best", f"{task}, posterior", apart["posterior"] > 0, figures)
 
 
 def run(at: Run) -> Reproduction:

@@ -10,9 +10,7 @@ the other.
 """
 
 import math
-from collections.abc import Mapping
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +18,9 @@ from torch import Tensor, nn
 from nas_evidence.evidence.posterior import jacobians
 
 from ._panels import lines, panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 from ._shared_data import dense, images
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 6"
 TITLE = "Evidence, datum by datum, of tangent kernels of an MLP and a convolutional network"
 CLAIM = (
@@ -91,29 +88,23 @@ def mean_increments(gram: Tensor, y: Tensor, noise: float, n_orders: int) -> Ten
     return total / n_orders
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return all pairs at all noises, the trend of Conv, and the increments of the MLP."""
-    found = []
+def cells(numbers: Numbers) -> Cells:
+    """Yield all pairs at all noises, the trend of Conv, and the increments of the MLP."""
     for i, what, figures in ((0, "log P(D)", ("Fig. 2", "Fig. 6")), (1, "L", ("Fig. 2",))):
         for noise, sums in numbers["sums"].items():
             for (a, b), conv, other in zip(PAIRS, sums["Conv"], sums["MLP"], strict=True):
                 name = f"{a} and {b}, noise {noise}"
-                found.append(Cell(f"{what}, Conv above MLP", name, conv[i] > other[i], figures))
+                yield Cell(f"{what}, Conv above MLP", name, conv[i] > other[i], figures)
     negative = all(value < 0 for value in numbers["curves"]["MLP"][0])
-    return [
-        *found,
-        Cell("mean increments", "Conv rises", numbers["trend"]["Conv"] > 0),
-        Cell("mean increments", "MLP negative at each datum", negative),
-    ]
+    yield Cell("mean increments", "Conv rises", numbers["trend"]["Conv"] > 0)
+    yield Cell("mean increments", "MLP negative at each datum", negative)
 
 
 def run(at: Run) -> Reproduction:
     """Compare the two kernels on pairs of digits."""
     n, n_networks, n_orders = at.sized((100, 3, 50), (500, 10, 500))
     x, labels = images(at.data / "MNIST", "train")
-    sums: dict[float, dict[str, list[list[float]]]] = {
-        noise: {"MLP": [], "Conv": []} for noise in NOISES
-    }
+    sums = {noise: {"MLP": [], "Conv": []} for noise in NOISES}
     curves = {kind: torch.zeros(2, n, dtype=torch.float64) for kind in ("MLP", "Conv")}
     for pair in PAIRS:
         rows = torch.isin(labels, torch.tensor(pair)).nonzero()[:, 0]

@@ -5,19 +5,15 @@ size of their last weight and cut into groups of ten. How well a group tells the
 rest is the cross entropy of a logistic regression on its ten activations, summed over the epochs.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 from ._shared_data import cifar, dense, images
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 4, Fig. 8, Fig. 9"
 TITLE = "Groups of units of one network: size of their weights against their training loss"
 CLAIM = "Groups with larger weights have the lower sum of cross entropies, in every class."
@@ -83,13 +79,12 @@ def one_network(
     return torch.stack(sizes), torch.stack(losses)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every class of every network."""
-    return [
-        Cell(f"{name}: classes and seeds", f"class {i % 10}, seed {i // 10}", rho < 0, shown)
-        for name, shown in SETS.items()
-        for i, rho in enumerate(numbers[name]["rho_within_seeds"])
-    ]
+def cells(numbers: Numbers) -> Cells:
+    """Yield every class of every network."""
+    for name, shown in SETS.items():
+        for i, rho in enumerate(numbers[name]["rho_within_seeds"]):
+            what = f"class {i % 10}, seed {i // 10}"
+            yield Cell(f"{name}: classes and seeds", what, rho < 0, shown)
 
 
 def run(at: Run) -> Reproduction:

@@ -17,7 +17,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,8 @@ from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.scores.sotl import sotl, sotl_e
 
 from ._panels import panels
-from ._published import Cell, Reproduction, Row, Run
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Ru et al. 2021"
 FIGURE = "rank correlation"
 TITLE = "Sums of training losses on the curves of 341 recurrent networks"
 CLAIM = (
@@ -72,7 +70,7 @@ def stopping_rungs(scores: Floats) -> NDArray[np.int64]:
 
     `scores` [R, n] are larger for better trials, which arrive in the order of the columns.
     """
-    seen: list[list[float]] = [[] for _ in scores]
+    seen = [[] for _ in scores]
     stopped = np.full(scores.shape[1], len(scores), np.int64)
     for trial, own in enumerate(scores.T.tolist()):
         for rung, (score, others) in enumerate(zip(own, seen, strict=True)):
@@ -110,22 +108,15 @@ def halving(
     return np.array(saved), np.array(regret)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return the published number, and the order of the sums at each epoch."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield the published number, and the order of the sums at each epoch."""
     rho, size = numbers["rho"], numbers["rho_parameters"]
-    best, higher = "SOTL-E not below SOTL", "above the number of parameters"
-    return [
-        Cell("rho after the last epoch", "SOTL at least 0.95", rho["SOTL"][-1] >= 0.95),
-        *(
-            Cell(best, f"epoch {epoch}", rho["SOTL-E"][i] >= rho["SOTL"][i])
-            for i, epoch in enumerate(EPOCHS)
-        ),
-        *(
-            Cell(higher, f"{name}, epoch {epoch}", rho[name][i] > size)
-            for name in ("SOTL", "SOTL-E")
-            for i, epoch in enumerate(EPOCHS)
-        ),
-    ]
+    yield Cell("rho after the last epoch", "SOTL at least 0.95", rho["SOTL"][-1] >= 0.95)
+    for epoch, late, all_epochs in zip(EPOCHS, rho["SOTL-E"], rho["SOTL"], strict=True):
+        yield Cell("SOTL-E not below SOTL", f"epoch {epoch}", late >= all_epochs)
+    for name in ("SOTL", "SOTL-E"):
+        for epoch, value in zip(EPOCHS, rho[name], strict=True):
+            yield Cell("above the number of parameters", f"{name}, epoch {epoch}", value > size)
 
 
 def run(at: Run) -> Reproduction:
@@ -134,8 +125,8 @@ def run(at: Run) -> Reproduction:
     best = found["validation"].argmin(1)
     target = found["test"][np.arange(len(best)), best]
     n, plan = len(target), resampling_plan(len(target), seed=0)
-    rho: dict[str, list[float]] = {name: [] for name in SCORES}
-    intervals: dict[str, list[list[float]]] = {name: [] for name in SCORES}
+    rho = {name: [] for name in SCORES}
+    intervals = {name: [] for name in SCORES}
     for epoch in EPOCHS:
         for name, values in scores_after(epoch, found).items():
             ranked = spearman(-values, -target, plan=plan)

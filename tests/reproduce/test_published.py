@@ -34,7 +34,6 @@ from nas_evidence_reproduce._published import (
 
 ROOT = Path(__file__).parents[2]
 CONSTANTS = """
-PAPER = "Duvenaud et al. 2016"
 FIGURE = "Fig. 2, Fig. 3"
 TITLE, CLAIM, RULE = "t", "c", "it is 2"
 """
@@ -57,20 +56,20 @@ def cells(numbers):
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "results").mkdir()
     (tmp_path / "_shared.py").write_text('OURS = "2"\n')
-    (tmp_path / "one.py").write_text(CONSTANTS + "NEEDS = ()\n" + RUN)
-    (tmp_path / "two.py").write_text(CONSTANTS + 'NEEDS = ("MNIST",)\n' + RUN)
+    (tmp_path / "duvenaud_1.py").write_text(CONSTANTS + "NEEDS = ()\n" + RUN)
+    (tmp_path / "duvenaud_2.py").write_text(CONSTANTS + 'NEEDS = ("MNIST",)\n' + RUN)
     return tmp_path
 
 
 def test_a_script_is_run_and_its_table_written(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     to = tmp_path / "to"
-    result = reproduced("one", quick=True, data=None, to=to, say=said.append, folder=folder)
+    result = reproduced("duvenaud_1", quick=True, data=None, to=to, say=said.append, folder=folder)
     assert said == ["running"]
-    assert json.loads((to / "one.json").read_text()) == result
+    assert json.loads((to / "duvenaud_1.json").read_text()) == result
     assert {"hardware", "versions", "seconds", "date"} <= set(result)
     assert result["rows"][0]["published"] == "1"
-    page = (to / "one.md").read_text()
+    page = (to / "duvenaud_1.md").read_text()
     assert page == table_page(result)
     assert "| a \\| b | 1 | 2 | ± 1, n = 2 | because |" in page
     assert "![" not in page  # it has no figure
@@ -80,11 +79,11 @@ def test_a_script_is_run_and_its_table_written(folder: Path, tmp_path: Path) -> 
 
 def test_missing_data_is_one_sentence_that_names_the_folder(folder: Path, tmp_path: Path) -> None:
     ask = {"quick": True, "to": tmp_path / "to", "say": print, "folder": folder}
-    with pytest.raises(ValueError, match=r"two needs the data folder MNIST; say with --data DIR"):
-        reproduced("two", data=None, **ask)
+    with pytest.raises(ValueError, match="duvenaud_2 needs the data folder MNIST; say with"):
+        reproduced("duvenaud_2", data=None, **ask)
     with pytest.raises(ValueError, match=r"needs the data folder MNIST, but .* has none"):
-        reproduced("two", data=folder, **ask)
-    with pytest.raises(ValueError, match=r"no reproduction 'four'; the names are one, two"):
+        reproduced("duvenaud_2", data=folder, **ask)
+    with pytest.raises(ValueError, match="no reproduction 'four'; the names are duvenaud_1, duv"):
         reproduced("four", data=None, **ask)
     del ask["folder"]
     with pytest.raises(ValueError, match=r"hours of one GPU; how is in immer_resnets\.py"):
@@ -99,15 +98,15 @@ def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
         "status": "in part", "cells": cells,
         "rows": [{"published": "0.5"}, {"published": "picture only"}],
     }  # fmt: skip
-    (folder / "results" / "one.json").write_text(json.dumps(stored))
+    (folder / "results" / "duvenaud_1.json").write_text(json.dumps(stored))
     rows = listed(folder)
     assert {(r.paper, r.figure) for r in rows} == {
-        (p, f) for p, (_, fs) in PAPERS.items() for f in fs
+        (p, f) for p, _, fs in PAPERS.values() for f in fs
     }
     found = {(row.name, row.figure): (row.status, row.agree) for row in rows}
-    assert found["one", "Fig. 2"] == ("in part", "1 of 2")
-    assert found["one", "Fig. 3"] == ("differs", "0 of 1")
-    assert found["two", "Fig. 2"] == ("not yet run", "")
+    assert found["duvenaud_1", "Fig. 2"] == ("in part", "1 of 2")
+    assert found["duvenaud_1", "Fig. 3"] == ("differs", "0 of 1")
+    assert found["duvenaud_2", "Fig. 2"] == ("not yet run", "")
     shipped = {(row.name, row.figure): row.status for row in listed()}
     assert shipped["immer_resnets", "Table C8"] == "needs a GPU: 80 hours"
 
@@ -123,10 +122,10 @@ def test_checks_of_a_picture_are_not_counted_as_published_numbers() -> None:
 
 
 def test_a_cell_of_a_figure_that_the_script_does_not_show_is_refused(folder: Path) -> None:
-    text = (folder / "one.py").read_text().replace('("Fig. 2",)', '("Fig. 5",)')
-    (folder / "one.py").write_text(text)
-    with pytest.raises(ValueError, match=r"one has no figure of \('Fig\. 5',\) in 'first'"):
-        reproduced("one", quick=True, data=None, to=folder, say=print, folder=folder)
+    text = (folder / "duvenaud_1.py").read_text().replace('("Fig. 2",)', '("Fig. 5",)')
+    (folder / "duvenaud_1.py").write_text(text)
+    with pytest.raises(ValueError, match=r"duvenaud_1 has no figure of \('Fig\. 5',\) in 'first'"):
+        reproduced("duvenaud_1", quick=True, data=None, to=folder, say=print, folder=folder)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
@@ -143,18 +142,21 @@ def test_no_cells_have_no_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        (CONSTANTS, r"bad\.py must have NEEDS"),
-        (CONSTANTS.replace("RULE", "RULES") + "NEEDS = ()", r"bad\.py must have RULE"),
-        (CONSTANTS + "NEEDS = ()", r"bad\.py must have run"),
-        (CONSTANTS.replace("Fig. 2", "Fig. 9") + "NEEDS = ()" + RUN, "2016 has no .*'Fig. 9'"),
+        ("lyle_1", CONSTANTS, r"lyle_1\.py must have NEEDS"),
+        ("lyle_1", CONSTANTS.replace("RULE", "RULES"), r"lyle_1\.py must have RULE"),
+        ("lyle_1", CONSTANTS + "NEEDS = ()", r"lyle_1\.py must have run"),
+        ("ru_1", CONSTANTS + "NEEDS = ()" + RUN, r"ru_1\.py must begin with one of duvenaud"),
+        ("duvenaud_3", CONSTANTS.replace("2", "9") + "NEEDS = ()" + RUN, "2016 has no .*'Fig. 9'"),
     ],
 )
-def test_a_script_without_its_constants_is_refused(folder: Path, text: str, message: str) -> None:
-    (folder / "bad.py").write_text(text)
+def test_a_script_without_its_constants_is_refused(
+    folder: Path, name: str, text: str, message: str
+) -> None:
+    (folder / f"{name}.py").write_text(text)
     with pytest.raises(ValueError, match=message):
-        script("bad", folder)
+        script(name, folder)
 
 
 # --- what is shipped
