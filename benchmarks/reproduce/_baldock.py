@@ -23,27 +23,17 @@ from nas_evidence.maths.hmc import Path as Densities
 from ._finite_temperature import HeatPlan, Tempered, at_finite_temperature
 from ._published import Row, Run
 from ._rmin import rmin
-from ._shared_data import pixels
+from ._shared_data import Images, pixels
 
 MEAN, SPREAD = 0.1307, 0.3081  # of all pixels of MNIST
 UNIFORM = math.log(10)  # loss of equal probabilities
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Training and test digits [n, 256] with labels [n]."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-
-
-def digits(data: Path, per_class: int, *, n_test: int) -> Digits:
+def digits(data: Path, per_class: int, *, n_test: int) -> Images:
     """Return D_50, D_500 or D_5000 (5, 50 or 500 per class) and random digits of the test set."""
     rows = np.loadtxt(data / "baldock" / f"data{per_class}.txt").astype(int)
     some = np.random.default_rng(0).permutation(10_000)[:n_test]
-    return Digits(*_read(data, "train", rows), *_read(data, "t10k", some))
+    return Images(*_read(data, "train", rows), *_read(data, "t10k", some))
 
 
 def _read(data: Path, part: str, rows: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -56,7 +46,7 @@ def _read(data: Path, part: str, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     return x.flatten(1), y[rows]
 
 
-def digits_and_plans(at: Run, plan: HeatPlan) -> dict[int, tuple[Digits, HeatPlan]]:
+def digits_and_plans(at: Run, plan: HeatPlan) -> dict[int, tuple[Images, HeatPlan]]:
     """Return each D_n with its plan by the number per class: a short one has fewer for D_500."""
     found = {}
     for per_class in at.sized((5, 50), (5, 50, 500)):
@@ -133,7 +123,7 @@ def network(n_hidden: int, *, logistic: bool = False) -> Network:
 
 
 def minimised(
-    net: Network, rows: Digits, count: int, generator: torch.Generator, n_steps: int
+    net: Network, rows: Images, count: int, generator: torch.Generator, n_steps: int
 ) -> Tensor:
     """Return minima by RMin from common first positions [R, P]."""
     found = rmin(
@@ -145,7 +135,7 @@ def minimised(
 
 def heated(
     net: Network,
-    rows: Digits,
+    rows: Images,
     plan: HeatPlan,
     generator: torch.Generator,
     *,

@@ -19,19 +19,9 @@ from torch.nn.functional import cross_entropy
 from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
 from nas_evidence.scores.sgd_entropy import one_product_bound
 
-from ._shared_data import images
+from ._shared_data import Images, images
 
 N_TRAIN = 50_000
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images [n, 784] in 0..1 with their labels [n]."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
 
 
 def mnist(data: Path) -> Images:

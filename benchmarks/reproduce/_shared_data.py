@@ -1,6 +1,7 @@
 """What several scripts share: images, and dense layers."""
 
 import io
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,16 @@ from torch import Tensor, nn
 from nas_evidence.data.named import read_idx
 
 Examples = tuple[Tensor, Tensor]  # inputs and targets
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training and test images, flat [n, d], with their labels [n]."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
 
 
 def pixels(folder: Path, part: str) -> Examples:

@@ -7,7 +7,7 @@ The volumes are exact. The integral is short: Gauss-Legendre nodes and chains in
 difference of the two directions (hysteresis) is the honest error bar: a chain that lags behind its
 node errs one way on the way up and the other way on the way down. Walls reflect
 (maths/hmc.py): where 10,690 pairs of walls reject, as published, chains cannot leave the
-neighbourhood of the minimum in any time that two cores have.
+neighbourhood of the minimum in any time that two cores have. In full it takes about 20 hours.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1)."""
+"""The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1).
+
+In full it takes about a minute.
+"""
 
 import numpy as np
 import torch

@@ -9,6 +9,7 @@ minimum of its own.
 Both kinds of walls have the same density, so they can differ in speed alone. The published code
 rejects trajectories that end outside. "rejected" is that, from the same minima; weights over half
 widths tell how far a replica has come from its minimum (0.58 where the box is filled uniformly).
+In full it takes about 60 hours.
 """
 
 from itertools import pairwise

@@ -3,7 +3,8 @@
 Draws of a wide Gaussian go down an objective with two basins; after 0, 150 and 300 steps their
 histogram is beside the posterior. The objective of the figure is not given: ours is the negative
 log of a mixture of two Gaussians of weights 0.35 and 0.65. In one dimension the density of the
-draws can be seen, so its entropy by spacings checks S_0 + Σ log|1 − α E''|.
+draws can be seen, so its entropy by spacings checks S_0 + Σ log|1 − α E''|. In full it takes about
+a minute.
 """
 
 import math

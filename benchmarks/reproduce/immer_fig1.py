@@ -7,7 +7,8 @@ every ten epochs), then go on to a mode ("settled"). The evidence is that of the
 The paper's data are "modified". Earlier public code of its first author draws them: 150 inputs,
 uniform over the range of Snelson's but for those from 1.5 to 2.4, targets with noise 0.3 about a
 curve fitted to Snelson's, in their own unit. The curve is not at hand; here it is a Gaussian
-process fitted to the 200 data. "all 200 data" are Snelson's own, standardised.
+process fitted to the 200 data. "all 200 data" are Snelson's own, standardised. In full it takes
+about 1 hour.
 """
 
 from itertools import product

@@ -6,6 +6,7 @@
 Parallel training: each network by its own cross entropy, w by that of the combination. Concurrent:
 the cross entropy of the combination trains networks and w. The sum over training losses (SOTL) of
 a network is of its own cross entropy, before each step. Rates, batches and sizes are not stated.
+In full it takes about 3 hours.
 """
 
 import torch

@@ -2,7 +2,8 @@
 
 Thirty data, of which 15 features carry the target; models of the first d. Evidence in closed form,
 bounds by exact posterior draws and by descents of few steps (Algorithm 1). The paper states
-neither the noise nor the prior: here one pair is shown, and the whole grid is in the numbers.
+neither the noise nor the prior: here one pair is shown, and the whole grid is in the numbers. In
+full it takes about 3 minutes.
 """
 
 from itertools import pairwise, product

@@ -3,6 +3,7 @@
 A network 200-200-10 is trained. For each class the 200 units before the outputs are ranked by the
 size of their last weight and cut into groups of ten. How well a group tells the class from the
 rest is the cross entropy of a logistic regression on its ten activations, summed over the epochs.
+In full it takes about 2 hours.
 """
 
 import numpy as np
