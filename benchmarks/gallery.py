@@ -3,10 +3,9 @@
 python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reproduce NAME --to DIR`
 
 `of_papers` is the table of docs/results/five-papers.md (`result_tables.py`). `full_page` has every
-value; docs/site_hooks.py builds it.
+value; docs/_make/site_hooks.py builds it.
 """
 
-import json
 import shutil
 import sys
 from collections import Counter
@@ -26,8 +25,9 @@ from nas_evidence_reproduce._published import (  # noqa: E402
     how_made,
     judged,
     listed,
+    names,
     result_text,
-    scripts,
+    script,
     stored_results,
     where_measured,
 )
@@ -84,7 +84,7 @@ def _papers(
     by_name: Mapping[str, Mapping[str, Any]], rows: Sequence[ListRow]
 ) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """Yield the title of each paper and its results, in the order of the rows."""
-    for paper, (title, _) in PAPERS.items():
+    for paper, title, _ in PAPERS.values():
         names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
         if names:
             yield title, [by_name[name] for name in names]
@@ -92,13 +92,12 @@ def _papers(
 
 def written_in_full() -> str:
     """Return the page with every value, as it follows from the kept results."""
-    folder = ROOT / "benchmarks" / "reproduce"
-    return full_page(stored_results(folder).values(), listed(folder))
+    return full_page(stored_results().values(), listed())
 
 
 def take_in(folder: Path) -> None:
     """Copy the results in a folder, and their figures, into the repository."""
-    for name in scripts():
+    for name in names():
         path = folder / f"{name}.json"
         if not path.is_file():
             continue
@@ -111,10 +110,8 @@ def take_in(folder: Path) -> None:
 
 def count_again() -> None:
     """Write the kept results with cells and status as they follow from their numbers."""
-    for name, script in scripts().items():
-        path = RESULTS / f"{name}.json"
-        if path.is_file():
-            write_whole(path, result_text(judged(json.loads(path.read_text("utf-8")), script)))
+    for name, result in stored_results().items():
+        write_whole(RESULTS / f"{name}.json", result_text(judged(result, script(name))))
 
 
 if __name__ == "__main__":

@@ -6,59 +6,54 @@
 D_n has n digits of MNIST, shrunk to 16 x 16; the prior is uniform in |w_i| < c / √k_i.
 """
 
-import gzip
-import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.hmc import Path as Densities
-from nas_evidence_reproduce._finite_temperature import HeatPlan, Tempered, at_finite_temperature
-from nas_evidence_reproduce._rmin import rmin
+
+from ._finite_temperature import HeatPlan, Tempered, at_finite_temperature
+from ._published import Row, Run
+from ._rmin import rmin
+from ._shared_data import Images, pixels
 
 MEAN, SPREAD = 0.1307, 0.3081  # of all pixels of MNIST
 UNIFORM = math.log(10)  # loss of equal probabilities
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Training and test digits [n, 256] with labels [n]."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-
-
-def digits(data: Path, per_class: int, *, n_test: int = 2000) -> Digits:
+def digits(data: Path, per_class: int, *, n_test: int) -> Images:
     """Return D_50, D_500 or D_5000 (5, 50 or 500 per class) and random digits of the test set."""
     rows = np.loadtxt(data / "baldock" / f"data{per_class}.txt").astype(int)
     some = np.random.default_rng(0).permutation(10_000)[:n_test]
-    x, y = _read(data, "train", rows)
-    x_test, y_test = _read(data, "t10k", some)
-    return Digits(x, y, x_test, y_test)
+    return Images(*_read(data, "train", rows), *_read(data, "t10k", some))
 
 
 def _read(data: Path, part: str, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    folder = data / "MNIST" / "raw"
-    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
-        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28)[rows]
-    with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as file:
-        labels = np.frombuffer(file.read(), np.uint8, offset=8)[rows]
+    x, y = pixels(data / "MNIST", part)
     small = [
         np.asarray(Image.fromarray(one).resize((16, 16), Image.Resampling.BILINEAR))
-        for one in images
+        for one in x.numpy()[rows]
     ]
     x = (torch.tensor(np.stack(small)).float() / 255 - MEAN) / SPREAD
-    return x.flatten(1), torch.tensor(labels).long()
+    return x.flatten(1), y[rows]
+
+
+def digits_and_plans(at: Run, plan: HeatPlan) -> dict[int, tuple[Images, HeatPlan]]:
+    """Return each D_n with its plan by the number per class: a short one has fewer for D_500."""
+    found = {}
+    for per_class in at.sized((5, 50), (5, 50, 500)):
+        fewer = at.quick and per_class > 5
+        given = replace(plan, n_burn_in=24, n_samples=24) if fewer else plan
+        found[per_class] = digits(at.data, per_class, n_test=at.sized(1000, 10_000)), given
+    return found
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ class Network:
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """Return the values before the softmax [R, n, 10] for parameters [R, P]."""
         at, here = 0, x.expand(len(w), -1, -1)
-        for i, (n_in, n_out) in enumerate(itertools.pairwise(self.sizes)):
+        for i, (n_in, n_out) in enumerate(pairwise(self.sizes)):
             weight = w[:, at : at + n_in * n_out].view(-1, n_out, n_in)
             at += n_in * n_out
             here = torch.baddbmm(w[:, None, at : at + n_out], here, weight.mT)
@@ -107,81 +102,59 @@ class Network:
         return self._losses(w, x, y).mean(1)
 
     def _losses(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        outputs = self.outputs(w, x)
-        each = cross_entropy(
-            outputs.flatten(0, 1), y.repeat(len(w)), reduction="none"
-        )  # fmt: skip
-        return each.view(len(w), -1)
+        outputs = self.outputs(w, x).flatten(0, 1)
+        return cross_entropy(outputs, y.repeat(len(w)), reduction="none").view(len(w), -1)
 
     def starts(self, count: int, generator: torch.Generator) -> Tensor:
         """Return common first positions, uniform in ±1 / √k [R, P]."""
         unit = 2 * torch.rand(count, self.n_parameters, generator=generator).to(self.box) - 1
-        return unit * self.box / self._factor()
-
-    def _factor(self) -> float:
-        return float(self.box[0]) * math.sqrt(self.sizes[0] + 1)
-
-
-def half_widths(model: nn.Module, width: float) -> Tensor:
-    """Return σ_i / 2 = c / √k_i of each parameter of linear layers [P] (eq. 6 and 11).
-
-    k_i is the number of inputs, with the bias, of the unit that parameter i leads to; c = `width`.
-    """
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    return torch.cat(
-        [
-            torch.full((p.numel(),), width / math.sqrt(layer.in_features + 1), dtype=torch.float64)
-            for layer in layers
-            for p in layer.parameters()
-        ]
-    )
+        return unit * self.box / (float(self.box[0]) * math.sqrt(self.sizes[0] + 1))
 
 
 def network(n_hidden: int, *, logistic: bool = False) -> Network:
-    """Return M(n_hidden), or M(3*) with logistic outputs."""
-    sizes = (256, *(40,) * n_hidden, 10)
-    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-    box = half_widths(nn.Sequential(*layers), 1000.0 if logistic else 50.0).float()
-    return Network(sizes, logistic, box)
+    """Return M(n_hidden), or M(3*) with logistic outputs.
+
+    The box has σ_i / 2 = c / √k_i of each parameter (eq. 6 and 11); k_i is the number of inputs,
+    with the bias, of the unit that parameter i leads to.
+    """
+    sizes, c = (256, *(40,) * n_hidden, 10), 1000.0 if logistic else 50.0
+    box = [torch.full((n_out * (k + 1),), c / math.sqrt(k + 1)) for k, n_out in pairwise(sizes)]
+    return Network(sizes, logistic, torch.cat(box))
 
 
 def minimised(
-    net: Network, rows: Digits, count: int, generator: torch.Generator, n_steps: int
-) -> tuple[Tensor, Tensor]:
-    """Return minima by RMin from common first positions [R, P], and their energies [R]."""
+    net: Network, rows: Images, count: int, generator: torch.Generator, n_steps: int
+) -> Tensor:
+    """Return minima by RMin from common first positions [R, P]."""
     found = rmin(
         net.log_likelihood(rows.x, rows.y), net.starts(count, generator), n_steps=n_steps,
         first_step=0.05, half_width=net.box, tolerance=1e-3,
     )  # fmt: skip
-    return found.positions, found.energies
+    return found.positions
 
 
 def heated(
     net: Network,
-    rows: Digits,
+    rows: Images,
     plan: HeatPlan,
-    *,
     generator: torch.Generator,
-    say: Callable[[str], None],
+    *,
     reflects: bool = True,
-    sizes: list[Tensor] | None = None,
     start: Tensor | None = None,
-) -> Tempered:
-    """Return samples at all temperatures.
+) -> tuple[Tempered, Tensor]:
+    """Return samples at all temperatures, and the root mean square of weight over half width.
 
     Args:
         net: the network.
         rows: the digits.
         plan: of temperatures and lengths.
         generator: of random numbers.
-        say: told about the result.
         reflects: whether trajectories turn at the walls; else those that leave are rejected.
-        sizes: receives for each sample the root mean square of weight over half width [K].
         start: of every replica [P]; None for a minimum of its own for each.
     """
+    sizes = []
     if start is None:
-        first, energies = minimised(net, rows, plan.n_temperatures, generator, 400)
-        say(f"minima: E from {float(energies.min()):.2g} to {float(energies.max()):.2g}")
+        first = minimised(net, rows, plan.n_temperatures, generator, 400)
     else:
         first = start.expand(plan.n_temperatures, -1).contiguous()
 
@@ -189,19 +162,27 @@ def heated(
         return w.new_zeros(len(w)), torch.zeros_like(w)
 
     def test_loss(w: Tensor) -> Tensor:
-        if sizes is not None:
-            sizes.append((w / net.box).square().mean(1).sqrt())
+        sizes.append((w / net.box).square().mean(1).sqrt())
         return net.mean_loss(w, rows.x_test, rows.y_test)
 
-    path = Densities(flat, net.log_likelihood(rows.x, rows.y), net.box, reflects)
     found = at_finite_temperature(
-        path, first, test_loss=test_loss, plan=plan, generator=generator,
-        scale=net.box / net.box.mean(),
+        Densities(flat, net.log_likelihood(rows.x, rows.y), net.box, reflects), first,
+        test_loss=test_loss, plan=plan, generator=generator, scale=net.box / net.box.mean(),
     )  # fmt: skip
-    best, low, high = found.best()
-    say(
-        f"{len(rows.x)} digits: least test loss at T = {best:.2g} ({low:.2g} to {high:.2g}); "
-        f"acceptance {float(found.acceptance.min()):.2f} to {float(found.acceptance.max()):.2f}, "
-        f"swaps at least {found.swap_probability:.2g}"
-    )
-    return found
+    return found, torch.stack(sizes)
+
+
+def kept(one: Tempered) -> dict[str, object]:
+    """Return the means over samples with their errors, for JSON."""
+    return {
+        "temperatures": one.temperatures,
+        "energy": one.mean_energy(),
+        "test_loss": one.mean_loss(),
+    }
+
+
+def least_row(n: int, one: Tempered, published: str) -> Row:
+    """Return the temperature of the least test loss of D_n beside the published one."""
+    best, low, high = one.best()
+    spread = f"{low:.2g} to {high:.2g} within two errors, n = {len(one.losses)}"
+    return Row(f"D_{n}: temperature of least test loss", published, f"{best:.2g}", spread)

@@ -10,28 +10,26 @@ the prior does. Choosing T on test data makes their loss at that T optimistic.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from nas_evidence.maths.hmc import Path, Replicas, Tuning, exchange, hmc_step, replicas_at, warm_up
-from nas_evidence.spec.domains import Frozen
 
 _N_BLOCKS = 8  # of successive samples, whose spread gives errors
 _FIRST_STEP = 0.1
 
 
-class HeatPlan(Frozen):
+@dataclass(frozen=True)
+class HeatPlan:
     """Replica exchange at a geometric series of temperatures (Baldock and Marzari 2019)."""
 
-    n_temperatures: Annotated[int, Field(ge=2)] = 16
-    lowest: Annotated[float, Field(gt=0)] = 0.01
-    highest: Annotated[float, Field(gt=0)] = 100.0
-    n_burn_in: Annotated[int, Field(ge=1)] = 200  # trajectories
-    n_samples: Annotated[int, Field(ge=8)] = 200  # trajectories
-    n_leapfrog: Annotated[int, Field(ge=1)] = 20  # gradients per trajectory
+    n_temperatures: int
+    lowest: float
+    highest: float
+    n_burn_in: int  # trajectories
+    n_samples: int  # trajectories, 8 or more
+    n_leapfrog: int  # gradients per trajectory
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def temperatures(plan: HeatPlan) -> Tensor:
     Raises:
         ValueError: if the highest is not above the lowest.
 
-    >>> temperatures(HeatPlan(n_temperatures=3, lowest=0.01, highest=1.0)).tolist()
+    >>> temperatures(HeatPlan(3, 0.01, 1.0, 8, 8, 8)).tolist()
     [0.01, 0.1, 1.0]
     """
     if plan.highest <= plan.lowest:
@@ -108,7 +106,7 @@ def at_finite_temperature(
     """
     kelvin = temperatures(plan).to(start)
     betas = 1 / kelvin
-    swaps: list[Tensor] = []
+    swaps = []
 
     def swap(state: Replicas, n: int) -> Replicas:
         after, probability = exchange(
@@ -118,15 +116,12 @@ def at_finite_temperature(
             swaps.append(probability.min())
         return after
 
+    scales = torch.ones_like(start) if scale is None else scale.expand_as(start)
     state, tuning = warm_up(
         path,
         replicas_at(path, start),
         betas=betas,
-        tuning=Tuning(
-            _FIRST_STEP * kelvin.sqrt().clamp(max=1),
-            torch.ones_like(start) if scale is None else scale.expand_as(start),
-            plan.n_leapfrog,
-        ),
+        tuning=Tuning(_FIRST_STEP * kelvin.sqrt().clamp(max=1), scales, plan.n_leapfrog),
         n_trajectories=plan.n_burn_in,
         generator=generator,
         pools=len(betas),

@@ -4,8 +4,8 @@ The paper updates hyperparameters by Adam on the full GGN, the full empirical Fi
 diagonal; the online curvature here is any of the package's kinds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,15 @@ from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.spec.estimates import EvidenceEstimate
 from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import (
-    ArchitectureSpec,
-    Assignment,
-    DatasetSpec,
     OnlinePlan,
     TrainingPlan,
 )
 from nas_evidence.training.loop import likelihood_of, train_epoch
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import update_and_follow
-from nas_evidence.training.settling import begin_settling, settle_slices
 
-#: Work of settling in full-batch gradients, where it is asked for.
-SETTLING = 500.0
+from ._published import Cell, Row
+from ._shared_data import Examples, dense
 
 
 @dataclass
@@ -44,17 +40,12 @@ class Fitted:
 
     state: Network
     data: TensorData
-    assignment: Assignment
+    plan: TrainingPlan
     path: list[tuple[int, float, float]]
     at_test: list[tuple[int, float, float]]  # epoch, log loss and error rate or RSS per datum
     moved_at: int | None = None
 
-    @property
-    def plan(self) -> TrainingPlan:
-        """How it was trained."""
-        return self.assignment.plan
-
-    def evidence(self, kind: str, *, correction: bool = False) -> EvidenceEstimate:
+    def evidence(self, kind: str, *, diagnose: bool = False) -> EvidenceEstimate:
         """Return the Laplace evidence on the training data at the learned hyperparameters."""
         gaussian = self.plan.likelihood == "gaussian"
         return estimate_evidence(
@@ -66,22 +57,19 @@ class Fitted:
             prior_precision=self.state.prior_precision,
             noise_std=self.state.noise_std if gaussian else None,
             temperature=self.plan.temperature,
-            at_mode_correction=correction,
-            diagnose=False,
+            diagnose=diagnose,
         )
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of the network in evaluation mode."""
         self.state.model.eval()
         with torch.no_grad():
-            found: Tensor = self.state.model(x)
-        return found
+            return self.state.model(x)
 
     def probabilities(self, x: Tensor) -> np.ndarray:
         """Return class probabilities at the temperature of the plan, float64 [n, C]."""
         logits = self.outputs(x).double() / self.plan.temperature
-        found: np.ndarray = logits.softmax(1).numpy()
-        return found
+        return logits.softmax(1).numpy()
 
     def test_nll(self) -> float:
         """Return the negative log likelihood of the test data by the mode, nats per datum."""
@@ -92,29 +80,46 @@ class Fitted:
         square = ((f - y) * float(self.data.y_std)).square().mean()
         return float(0.5 * square / noise**2 + np.log(noise) + 0.5 * np.log(2 * np.pi))
 
+    def accuracy(self, x: Tensor, y: Tensor) -> float:
+        """Return the fraction of data whose class is right."""
+        return float((self.outputs(x).argmax(1) == y).float().mean())
+
     def test_accuracy(self) -> float:
         """Return the fraction of test data whose class is right."""
-        return float((self.outputs(self.data.x_test).argmax(1) == self.data.y_test).float().mean())
+        return self.accuracy(self.data.x_test, self.data.y_test)
 
 
 def mlp(sizes: list[int], activation: type[nn.Module], seed: int) -> nn.Sequential:
     """Return a fully connected network with torch's own initialisation."""
     torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes[:-1]):
-        layers += [nn.Linear(a, b), activation()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+    return nn.Sequential(*dense(sizes, activation))
+
+
+def tensors(
+    train: Examples, test: Examples, *, real: bool = False, scale: float = 1
+) -> TensorData:
+    """Return data as they are; `scale` is that of real targets before they were standardised."""
+    one = torch.ones(1, dtype=torch.float64)
+    return TensorData(
+        *train,
+        *test,
+        task="real" if real else "labels",
+        n_outputs=1 if real else int(max(train[1].max(), test[1].max())) + 1,
+        input_shape=tuple(train[0].shape[1:]),
+        y_mean=0 * one,
+        y_std=scale * one,
+    )
 
 
 def fit(
     model: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: Examples,
+    test: Examples,
     *,
     scale: float = 1.0,
     seed: int = 0,
     follow_test: bool = False,
-    plan: dict[str, Any],
+    **plan: Any,
 ) -> Fitted:
     """Train a network on the log joint with online updates.
 
@@ -125,33 +130,13 @@ def fit(
         scale: standard deviation of the real targets before standardising.
         seed: of the order of the data.
         follow_test: record the test loss and error at each update.
-        plan: keys of `TrainingPlan`.
+        **plan: keys of `TrainingPlan`; Adam at a constant rate if they do not say.
     """
-    whole = TrainingPlan(**plan)
+    whole = TrainingPlan(**{"optimiser": "adam", "schedule": "constant", **plan})
     real = whole.likelihood == "gaussian"
-    one = torch.ones(1, dtype=torch.float64)
-    classes = 1 if real else int(max(train[1].max(), test[1].max())) + 1
-    data = TensorData(
-        *train,
-        *test,
-        task="real" if real else "labels",
-        n_outputs=classes,
-        input_shape=tuple(train[0].shape[1:]),
-        y_mean=0 * one,
-        y_std=scale * one,
-    )
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        seed=seed,
-        plan=whole,
-        estimators=[whole.online.curvature],
-        architecture=ArchitectureSpec(family="mlp", values={}),
-        dataset=DatasetSpec(name="digits"),
-    )
+    data = tensors(train, test, real=real, scale=scale)
     state = begin(model, data, whole, seed)
-    fitted = Fitted(state, data, assignment, [], [])
+    fitted = Fitted(state, data, whole, [], [])
     kind = whole.online.curvature
     for epoch in range(1, whole.epochs + 1):
         train_epoch(state)
@@ -169,11 +154,12 @@ def fit(
     return fitted
 
 
-def settle(fitted: Fitted) -> None:
-    """Go on to a mode and to the maximum of the evidence there, in place."""
-    begin_settling(fitted.state, SETTLING)
-    while not settle_slices([fitted.state])[0]:
-        pass
+def adam(curvature: str, every: int, steps: int, rate: float, **more: Any) -> dict[str, Any]:
+    """Return an online plan whose updates are steps of Adam, every so many epochs."""
+    return {
+        "every": every, "curvature": curvature, "hyper_step": "adam", "hyper_steps": steps,
+        "hyper_learning_rate": rate, **more,
+    }  # fmt: skip
 
 
 def frozen(epochs: int, curvature: str) -> OnlinePlan:
@@ -181,10 +167,16 @@ def frozen(epochs: int, curvature: str) -> OnlinePlan:
     return OnlinePlan(every=epochs, burn_in=epochs, curvature=curvature)
 
 
-def snelson(data: Path) -> tuple[Tensor, Tensor]:
-    """Return the 200 standardised inputs and targets [200, 1] of Snelson's set."""
-    read = (np.loadtxt(data / "snelson" / f"train_{n}.txt") for n in ("inputs", "outputs"))
-    x, y = (torch.tensor((v - v.mean()) / v.std(), dtype=torch.float32)[:, None] for v in read)
+def snelson(data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the 200 inputs and targets of Snelson's set, in their own unit [200]."""
+    x, y = (np.loadtxt(data / "snelson" / f"train_{n}.txt") for n in ("inputs", "outputs"))
+    return x, y
+
+
+def standardised_snelson(data: Path) -> Examples:
+    """Return the 200 standardised inputs and targets of Snelson's set [200, 1]."""
+    scaled = ((v - v.mean()) / v.std() for v in snelson(data))
+    x, y = (torch.tensor(v, dtype=torch.float32)[:, None] for v in scaled)
     return x, y
 
 
@@ -211,6 +203,23 @@ def agreement(first: float, second: float, published: tuple[float, float]) -> bo
     return (first - second) * (published[0] - published[1]) > 0
 
 
+def ordered(
+    group: str,
+    what: str,
+    pair: tuple[Any, Any],
+    place: int,
+    of: tuple[Mapping[Any, Any], Mapping[Any, Any]],
+    figures: tuple[str, ...],
+) -> Cell:
+    """Return whether two entries have a value in the published order.
+
+    The keys are a `pair`, the value is at a `place` of each; `of` are our entries and the
+    published ones.
+    """
+    ours, theirs = ([float(one[key][place]) for key in pair] for one in of)
+    return Cell(group, what, agreement(*ours, theirs), figures)
+
+
 def within(ours: float, published: float, error: float, n: int, n_published: int = 10) -> bool:
     """Return whether a mean over n splits is the published one over more, by its standard error.
 
@@ -221,11 +230,26 @@ def within(ours: float, published: float, error: float, n: int, n_published: int
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Return mean and standard error."""
+    """Return mean and standard error, NaN for a single value."""
     n = len(values)
-    return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else float(
-        "nan"
-    )
+    error = float(np.std(values, ddof=1) / n**0.5) if n > 1 else float("nan")
+    return float(np.mean(values)), error
+
+
+def averaged(
+    what: str,
+    published: str,
+    values: list[float],
+    digits: int,
+    unit: str,
+    more: str = "",
+    why: str = "",
+) -> Row:
+    """Return a row of the mean with its standard error over splits, seeds or another unit."""
+    mean, error = mean_and_error(values)
+    n = len(values)
+    spread = f"± {error:.{digits}f}, n = {n} {unit}s" if n > 1 else f"one {unit}"
+    return Row(what, published, f"{mean:.{digits}f}", spread + more, why)
 
 
 def output_covariance(one: Fitted, x: Tensor) -> Tensor:
@@ -246,8 +270,7 @@ def predictive(one: Fitted, x: Tensor, n_draws: int = 500) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(n_draws, *root.shape[:2], dtype=torch.float64, generator=generator)
     drawn = one.outputs(x).double() + torch.einsum("ncd,snd->snc", root, normal)
-    found: np.ndarray = (drawn / one.plan.temperature).softmax(2).mean(0).numpy()
-    return found
+    return (drawn / one.plan.temperature).softmax(2).mean(0).numpy()
 
 
 def real_predictive_nll(one: Fitted) -> float:

@@ -6,13 +6,12 @@
 float32 on as many threads as torch has; sums over the data in float64.
 """
 
-import gzip
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -20,33 +19,15 @@ from torch.nn.functional import cross_entropy
 from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
 from nas_evidence.scores.sgd_entropy import one_product_bound
 
+from ._shared_data import Images, images
+
 N_TRAIN = 50_000
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images [n, 784] in 0..1 with their labels [n]."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
 
 
 def mnist(data: Path) -> Images:
     """Return the first 50,000 training images and all test images."""
-    folder = data / "MNIST" / "raw"
-
-    def read(name: str, offset: int) -> np.ndarray:
-        with gzip.open(folder / f"{name}-ubyte.gz") as file:
-            return np.frombuffer(file.read(), np.uint8, offset=offset)
-
-    def images(name: str) -> Tensor:
-        return torch.tensor(read(name, 16).reshape(-1, 784), dtype=torch.float32) / 255
-
-    x, y = images("train-images-idx3"), torch.tensor(read("train-labels-idx1", 8)).long()
-    x_test, y_test = images("t10k-images-idx3"), torch.tensor(read("t10k-labels-idx1", 8)).long()
-    return Images(x[:N_TRAIN], y[:N_TRAIN], x_test, y_test)
+    (x, y), (x_test, y_test) = (images(data / "MNIST", part) for part in ("train", "t10k"))
+    return Images(x[:N_TRAIN].flatten(1), y[:N_TRAIN], x_test.flatten(1), y_test)
 
 
 @dataclass
@@ -64,10 +45,10 @@ class Descent:
     error: list[float] = field(default_factory=list)
     largest: float = 0.0
 
-    @property
-    def best(self) -> int:
-        """Return the checkpoint of the best bound."""
-        return int(np.argmax(self.bound))
+
+def at_end(runs: Mapping[Any, Descent], what: str) -> list[float]:
+    """Return what each descent has at its last checkpoint."""
+    return [getattr(one, what)[-1] for one in runs.values()]
 
 
 def descended(
@@ -79,7 +60,6 @@ def descended(
     n_steps: int,
     batch_size: int,
     threshold: float = 0.0,
-    seed: int = 0,
 ) -> Descent:
     """Return the bound, likelihoods and test error along one descent.
 
@@ -91,21 +71,19 @@ def descended(
         n_steps: of descent.
         batch_size: M.
         threshold: g0 of the entropy-friendly step, in units of the summed gradient; 0 for none.
-        seed: of draw, batches and probes.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     shapes = [(784, width), (width,), (width, 10), (10,)]
     scale = [spreads[0], spreads[0], spreads[1], spreads[1]]
     theta = [
         s * torch.randn(shape, generator=generator) for shape, s in zip(shapes, scale, strict=True)
     ]
-    n = len(images.x)
-    n_parameters = sum(p.numel() for p in theta)
+    sizes, n = [p.numel() for p in theta], len(images.x)
     entropy = sum(
-        p.numel() * (0.5 * (1 + math.log(2 * math.pi)) + math.log(s))
-        for p, s in zip(theta, scale, strict=True)
+        size * (0.5 * (1 + math.log(2 * math.pi)) + math.log(s))
+        for size, s in zip(sizes, scale, strict=True)
     )
-    found, alpha = Descent(n_parameters), rate / n
+    found, alpha = Descent(sum(sizes)), rate / n
     checkpoints = {round(n_steps * f) for f in (0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)}
     for t in range(n_steps + 1):
         rows = torch.randint(0, n, (batch_size,), generator=generator)
@@ -126,8 +104,7 @@ def descended(
         probe = torch.randint(0, 2, flat.shape, generator=generator).float() * 2 - 1
         entropy += float(one_product_bound(lambda u: alpha * product(u), probe, root)[0])  # noqa: B023
         kept = flat - threshold * squash if threshold else flat
-        parts = kept.split([p.numel() for p in theta])
-        theta = [p - alpha * g.view_as(p) for p, g in zip(theta, parts, strict=True)]
+        theta = [p - alpha * g.view_as(p) for p, g in zip(theta, kept.split(sizes), strict=True)]
     return found
 
 
@@ -144,8 +121,7 @@ def _local(
     gradient = torch.autograd.grad(loss, leaves, create_graph=True)
 
     def product(u: Tensor) -> Tensor:
-        parts = u.split([p.numel() for p in leaves])
-        pairs = zip(gradient, parts, strict=True)
+        pairs = zip(gradient, u.split([p.numel() for p in leaves]), strict=True)
         inner = torch.stack([(g * v.view_as(g)).sum() for g, v in pairs]).sum()
         image = torch.autograd.grad(inner, leaves, retain_graph=True)
         return torch.cat([g.flatten() for g in image])

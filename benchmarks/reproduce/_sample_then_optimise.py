@@ -18,7 +18,7 @@ L.
 import torch
 from torch import Tensor
 
-from nas_evidence_reproduce._incremental import Bounds, bounds_of_draws
+from ._incremental import Bounds, bounds_of_draws
 
 
 def outputs_before_each(

@@ -7,24 +7,21 @@ The volumes are exact. The integral is short: Gauss-Legendre nodes and chains in
 difference of the two directions (hysteresis) is the honest error bar: a chain that lags behind its
 node errs one way on the way up and the other way on the way down. Walls reflect
 (maths/hmc.py): where 10,690 pairs of walls reject, as published, chains cannot leave the
-neighbourhood of the minimum in any time that two cores have.
+neighbourhood of the minimum in any time that two cores have. In full it takes about 20 hours.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 from nas_evidence.scores.sampling_plan import SweepPlan
 from nas_evidence.scores.thermodynamic import fitted_reference, swept
-from nas_evidence_reproduce._baldock import digits, minimised, network
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-PAPER = "Baldock and Marzari 2019"
+from ._baldock import digits, minimised, network
+from ._panels import panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
+
 FIGURE = "Eq. 28"
 TITLE = "Prior volumes, and the evidence of M(1) by thermodynamic integration"
 CLAIM = "Bayes' theorem clearly favours M(1) over M(3) on D_500, by 2,332 nats."
@@ -34,9 +31,9 @@ RULE = (
     "error)"
 )
 NEEDS = ("MNIST", "baldock")
-FULL_HOURS = 20.0
 
 INTEGRAL, INTEGRAL_ERROR, EVIDENCE, LARGEST = 19793.0, 13.0, -153.0, 33.0
+INTEGRAL_OF_M3 = 26475.0
 VOLUMES = {"M(1)": 19946, "M(3)": 28960}
 QUICK = SweepPlan(n_chains=2, n_nodes=8, n_burn_in=70, n_settle=8, n_samples=5, n_leapfrog=20)
 FULL = SweepPlan(
@@ -44,73 +41,57 @@ FULL = SweepPlan(
 )
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether each published number that ran is ours; the integral of M(3) did not run."""
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether each published number that ran is ours; the integral of M(3) did not run."""
+    for name, value in VOLUMES.items():
+        yield Cell("prior volumes", name, round(numbers["volumes"][name]) == value)
+    yield Cell("minimum", "largest weight", abs(numbers["largest_weight"] / LARGEST - 1) < 0.1)
     wide = 2 * math.hypot(numbers["error"], INTEGRAL_ERROR)
-    near = abs(numbers["largest_weight"] / LARGEST - 1) < 0.1
-    return [
-        *(
-            Cell("prior volumes", name, round(numbers["volumes"][name]) == value)
-            for name, value in VOLUMES.items()
-        ),
-        Cell("minimum", "largest weight", near),
-        Cell("M(1) on D_500", "integral", abs(numbers["integral"] - INTEGRAL) < wide),
-        Cell("M(1) on D_500", "log evidence", abs(numbers["log_evidence"] - EVIDENCE) < wide),
-    ]
+    yield Cell("M(1) on D_500", "integral", abs(numbers["integral"] - INTEGRAL) < wide)
+    yield Cell("M(1) on D_500", "log evidence", abs(numbers["log_evidence"] - EVIDENCE) < wide)
 
 
-def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
+def run(at: Run) -> Reproduction:
     """Compute volumes, then the integral of M(1) from a minimum with E = 0."""
-    assert data is not None
-    volumes = {h: float((2 * network(h).box.double()).log().sum()) for h in (1, 3)}
-    miscounted = "the paper's count of 10,690 is that of M(1)"
-    table = [
-        Row(
-            f"Σ log σ of M({h}), {network(h).n_parameters} parameters",
-            said,
-            f"{volumes[h]:.1f}",
-            "",
-            miscounted if h == 3 else "",
-        )
-        for h, said in ((3, "28,960; 10,690 parameters"), (1, "19,946"))
-    ]
-    plan, rows = QUICK if quick else FULL, digits(data, 50)
-    net = replace(network(1), box=network(1).box.double())
-    rows = replace(rows, x=rows.x.double())
+    nets = {h: network(h) for h in (1, 3)}
+    volumes = {h: float((2 * net.box.double()).log().sum()) for h, net in nets.items()}
+    plan, rows = at.sized(QUICK, FULL), digits(at.data, 50, n_test=2000)
+    net, rows = replace(nets[1], box=nets[1].box.double()), replace(rows, x=rows.x.double())
     generator = torch.Generator().manual_seed(0)
-    positions, energies = minimised(net, rows, 1, generator, 2000)
-    reach = float((positions[0].abs() / net.box).max()) * 50
-    say(f"minimum: E = {float(energies[0]):.2g}, largest weight {reach:.0f} / √k")
+    position = minimised(net, rows, 1, generator, 2000)[0]
+    reach = float((position.abs() / net.box).max()) * 50
+    at.say(f"minimum: largest weight {reach:.0f} / √k")
     log_likelihood = net.log_likelihood(rows.x, rows.y)
     reference, posterior = fitted_reference(
-        log_likelihood, positions[0], scale=net.box / 10, half_width=net.box, plan=plan,
+        log_likelihood, position, scale=net.box / 10, half_width=net.box, plan=plan,
         generator=generator,
     )  # fmt: skip
-    spread = reference.stiffness.rsqrt() / net.box
-    wide = float(spread.median())
-    say(f"spread of the chains in units of the box: {wide:.3f}")
+    wide = float((reference.stiffness.rsqrt() / net.box).median())
+    at.say(f"spread of the chains in units of the box: {wide:.3f}")
     sweeps = swept(log_likelihood, reference, posterior, plan=plan, generator=generator)
     both = torch.cat([sweeps.forward, sweeps.backward]).double()
-    value, gap = float(both.mean()), abs(sweeps.hysteresis)
-    error = max(gap / 2, float(both.std()) / len(both) ** 0.5)
+    value, gap = float(both.mean()), sweeps.hysteresis
+    error = max(abs(gap) / 2, float(both.std()) / len(both) ** 0.5)
     evidence = value - volumes[1]
-    table += [
+    odds = INTEGRAL_OF_M3 - INTEGRAL - volumes[3] + volumes[1]
+    table = [
         Row(
-            "largest weight of the minimum, in 1 / √k",
-            "33",
-            f"{reach:.0f}",
-            "n = 1",
+            f"Σ log σ of M(3), {nets[3].n_parameters} parameters",
+            "28,960; 10,690 parameters",
+            f"{volumes[3]:.1f}",
+            "",
+            "the paper's count of 10,690 is that of M(1)",
         ),
+        Row(f"Σ log σ of M(1), {nets[1].n_parameters} parameters", "19,946", f"{volumes[1]:.1f}"),
+        Row("largest weight of the minimum, in 1 / √k", "33", f"{reach:.0f}", "n = 1"),
         Row(
             "log ∫ exp(−E), M(1) on D_500 (nats)",
             "19,790 ± 10",
             f"{value:.0f}",
-            f"± {error:.0f}: half of the hysteresis of {sweeps.hysteresis:.0f}, n = {len(both)}",
+            f"± {error:.0f}: half of the hysteresis of {gap:.0f}, n = {len(both)}",
             "" if abs(value - INTEGRAL) < 2 * error else "see the summary",
         ),
-        Row(
-            "forward and backward chains (nats)", "", ", ".join(f"{v:.0f}" for v in both.tolist())
-        ),
+        Row("forward and backward chains (nats)", "", joined(both, ".0f")),
         Row(
             "log evidence of M(1) (nats); that of equal probabilities is −1,151",
             "−153",
@@ -120,33 +101,27 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
         Row(
             "log odds of M(3) against M(1), published integrals and our volumes",
             "−2,332",
-            f"{26475 - 19793 - volumes[3] + volumes[1]:.0f}",
+            f"{odds:.0f}",
             "± 174",
         ),
     ]
+    numbers = {
+        "n": len(both), "forward": sweeps.forward, "backward": sweeps.backward,
+        "volumes": {f"M({h})": v for h, v in volumes.items()}, "integral": value, "error": error,
+        "log_evidence": evidence, "largest_weight": reach, "spread": wide,
+    }  # fmt: skip
+    figure, axis = panels(5, 3)
+    for chains, mark, way in ((sweeps.forward, "o", "from"), (sweeps.backward, "s", "to")):
+        axis.plot(chains, range(len(chains)), mark, label=f"{way} the Gaussian")
+    axis.axvline(INTEGRAL, color="black", linewidth=0.8, label="published")
+    axis.axvline(volumes[1], color="0.5", linestyle=":", label="prior volume: E = 0 everywhere")
+    axis.set(xlabel="log ∫ exp(−E) of M(1) on D_500 (nats)", ylabel="chain")
+    axis.legend(frameon=False, fontsize=7)
     return Reproduction(
-        tuple(table),
-        _figure(both.tolist(), volumes[1]),
-        {
-            "n": len(both),
-            "forward": sweeps.forward.tolist(), "backward": sweeps.backward.tolist(),
-            "volumes": {f"M({h})": v for h, v in volumes.items()}, "integral": value,
-            "error": error, "log_evidence": evidence, "largest_weight": reach, "spread": wide,
-        },
+        table,
+        figure,
+        numbers,
         f"the integral is {value:.0f} ± {error:.0f}, published 19,793 ± 13; chains that are still "
         f"spreading ({wide:.2f} of the box, 0.58 if uniform) give a value that rises with their "
         "length: the error bar has the lag between nodes, not the way still to go",
-    )  # fmt: skip
-
-
-def _figure(values: list[float], volume: float) -> Figure:
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axis = figure.subplots()
-    half = len(values) // 2
-    axis.plot(values[:half], range(half), "o", label="from the Gaussian")
-    axis.plot(values[half:], range(half), "s", label="to the Gaussian")
-    axis.axvline(INTEGRAL, color="black", linewidth=0.8, label="published")
-    axis.axvline(volume, color="0.5", linestyle=":", label="prior volume: E = 0 everywhere")
-    axis.set(xlabel="log ∫ exp(−E) of M(1) on D_500 (nats)", ylabel="chain")
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+    )

@@ -1,49 +1,37 @@
-"""The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1)."""
+"""The digits of the other experiments, shrunk to 16 x 16 (Baldock and Marzari 2019, Fig. 1).
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+In full it takes about a minute.
+"""
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from nas_evidence_reproduce._baldock import digits
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
+from ._baldock import digits
+from ._panels import panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 
-PAPER = "Baldock and Marzari 2019"
 FIGURE = "Fig. 1"
 TITLE = "64 digits of MNIST at 16 x 16 pixels"
 CLAIM = "The digits stay readable at 256 pixels; each D_n has the same number of every class."
 RULE = "each of the ten classes has as many digits as published"
 NEEDS = ("MNIST", "baldock")
-FULL_HOURS = 0.01
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return whether each set has the same number of every class."""
-    return [
-        Cell("digits of each class", f"D_{n}", set(counts) == {int(n) // 10})
-        for n, counts in numbers["n"].items()
-    ]
+def cells(numbers: Numbers) -> Cells:
+    """Yield whether each set has the same number of every class."""
+    for n, counts in numbers["n"].items():
+        yield Cell("digits of each class", f"D_{n}", set(counts) == {int(n) // 10})
 
 
-def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
+def run(at: Run) -> Reproduction:
     """Show 64 digits of D_500 and count the classes of all three sets."""
-    assert data is not None
-    rows, counts, kept = [], {}, {}
-    for per_class in (5, 50, 500):
-        d = digits(data, per_class, n_test=10)
-        counts[len(d.y)] = torch.bincount(d.y, minlength=10).tolist()
-        kept[per_class] = d
-        rows.append(
-            Row(
-                f"D_{len(d.y)}: digits of each class",
-                str(per_class),
-                ", ".join(str(n) for n in sorted(set(counts[len(d.y)]))),
-            )
-        )
-    pixels = kept[500].x
+    sets = {10 * each: digits(at.data, each, n_test=10) for each in (5, 50, 500)}
+    counts = {n: torch.bincount(one.y, minlength=10).tolist() for n, one in sets.items()}
+    rows = [
+        Row(f"D_{n}: digits of each class", f"{n // 10}", ", ".join(map(str, sorted({*found}))))
+        for n, found in counts.items()
+    ]
+    pixels = sets[5000].x
     rows.append(
         Row(
             "D_5000: mean and standard deviation of the pixels",
@@ -53,12 +41,11 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "shrinking averages pixels, after constants of the large images",
         )
     )
-    figure = Figure(figsize=(4, 4), layout="constrained")
+    figure, axes = panels(4, 4, 8, 8)
     chosen = np.random.default_rng(0).permutation(500)[:64]
-    for axis, i in zip(figure.subplots(8, 8).flat, chosen, strict=True):
-        axis.imshow(kept[50].x[i].view(16, 16), cmap="gray")
+    for axis, i in zip(axes.flat, chosen, strict=True):
+        axis.imshow(sets[500].x[i].view(16, 16), cmap="gray")
         axis.set_axis_off()
     return Reproduction(
-        tuple(rows), figure, {"n": {str(n): c for n, c in counts.items()}},
-        "the stratified sets as published, from their lists",
-    )  # fmt: skip
+        rows, figure, {"n": counts}, "the stratified sets as published, from their lists"
+    )

@@ -4,36 +4,30 @@ SGD 0.01, batches of 128, 250 epochs with steps at 1/2, 3/4 and 11/12, online di
 five epochs with a hundred steps of Adam at rate 1. The quick version trains four of the smallest
 networks on 1,000 images, the full one as many of the cheapest as six hours carry on all 60,000,
 60 of the 250 epochs. `run` with `keep` goes on where it was stopped, `epochs` and `minutes` are
-another budget; networks that are left get an estimate from the seconds of their steps.
+another budget. All 37 networks for 250 epochs take about 21 hours of two cores.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from matplotlib.figure import Figure
 from scipy.stats import spearmanr
-from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.models import build
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of
-from nas_evidence.training.loop import train_epoch
-from nas_evidence.training.network import begin
 from nas_evidence.workers.trial import Trial
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
+from ._immer import adam, tensors
+from ._panels import panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
 from ._shared_data import subset
 
-PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 2, Fig. C.3, Fig. C.4, Table C11"
 TITLE = "Evidence and accuracy of the published architectures on Fashion-MNIST"
 CLAIM = "Networks of larger evidence have the higher test accuracy (rank correlation 0.69)."
@@ -44,7 +38,6 @@ RULE = (
     "evidence (Table C11)"
 )
 NEEDS = ("FashionMNIST",)
-FULL_HOURS = 6.0
 
 PICTURES = ("Fig. 2", "Fig. C.3", "Fig. C.4")
 
@@ -73,110 +66,78 @@ ARCHITECTURES = (
 Published = tuple[str, int, int, float, float, int]
 QUICK = (("cnn", 2, 2), ("cnn", 3, 2), ("mlp", 1, 50), ("mlp", 3, 50))
 EPOCHS = 250
-#: For estimates of a GPU, which are not measured: seconds of the launches of a step, and
-#: operations per second of small convolutions.
-GPU_STEP, GPU_RATE = 1.5e-3, 4e12
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One network after its epochs; evidence in nats per datum, processor seconds."""
+    """One network after its epochs; evidence in nats per datum."""
 
     accuracy: float
     evidence: float
     parameters: int
-    seconds: float
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return the correlations, and accuracy and evidence of each network that was trained."""
-    found = [
-        Cell(
-            "rank correlation", "evidence with accuracy",
-            numbers["rho"] * numbers["rho_published"] > 0, PICTURES,
-        ),
-        *(
-            Cell("rank correlation", f"our {what} with theirs", numbers[key] > 0.5, PICTURES)
-            for what, key in (("evidence", "rho_of_evidences"), ("accuracy", "rho_of_accuracies"))
-        ),
-    ]  # fmt: skip
+def cells(numbers: Numbers) -> Cells:
+    """Yield the correlations, and accuracy and evidence of each network that was trained."""
+    group, same_sign = "rank correlation", numbers["rho"] * numbers["rho_published"] > 0
+    yield Cell(group, "evidence with accuracy", same_sign, PICTURES)
+    for what, key in (("evidence", "rho_of_evidences"), ("accuracy", "rho_of_accuracies")):
+        yield Cell(group, f"our {what} with theirs", numbers[key] > 0.5, PICTURES)
     for row in numbers["ours"]:
-        name = f"{row[0]} {row[1]}x{row[2]}"
-        accuracy, evidence, ours, own = row[3], row[4], 100 * row[6], row[7]
-        near = abs(own / evidence - 1) <= 0.05
-        found += [
-            Cell("accuracy", name, abs(ours - accuracy) <= 1, ("Table C11",)),
-            Cell("evidence", name, near, ("Table C11",)),
-        ]
-    return found
+        name, (accuracy, evidence, _, ours, own) = _name(row), row[3:8]
+        yield Cell("accuracy", name, abs(100 * ours - accuracy) <= 1, ("Table C11",))
+        yield Cell("evidence", name, abs(own / evidence - 1) <= 0.05, ("Table C11",))
 
 
 def run(
-    *,
-    quick: bool,
-    data: Path | None,
-    say: Callable[[str], None],
-    epochs: int | None = None,
-    minutes: float = 360.0,
-    keep: Path | None = None,
+    at: Run, *, epochs: int | None = None, minutes: float = 360.0, keep: Path | None = None
 ) -> Reproduction:
     """Train the cheapest architectures within the budget.
 
     Args:
-        quick: four networks on 1,000 images.
-        data: the folder of data sets.
-        say: told about progress.
+        at: four networks on 1,000 images if it is quick.
         epochs: of each network, 12 or 60 if None.
         minutes: wall time after which no further epochs begin, except in the quick version.
         keep: checkpoints and finished networks, from which a later call goes on.
     """
-    assert data is not None
-    n_train, n_test, n_epochs = (1000, 3000, 12) if quick else (60_000, 10_000, 60)
+    n_train, n_test, n_epochs = at.sized((1000, 3000, 12), (60_000, 10_000, 60))
     n_epochs = epochs or n_epochs
-    train, test = subset(data, "FMNIST", n_train, n_test)
-    tensors = _tensors(train, test)
-    end = float("inf") if quick else time.monotonic() + 60 * minutes
-    chosen: list[Published] = [one for one in ARCHITECTURES if not quick or one[:3] in QUICK]
-    steps = {one: step_seconds(one, tensors) for one in chosen}
-    found: dict[Published, Trained] = {}
+    data = tensors(*subset(at.data, "FMNIST", n_train, n_test))
+    end = float("inf") if at.quick else time.monotonic() + 60 * minutes
+    chosen = [one for one in ARCHITECTURES if not at.quick or one[:3] in QUICK]
+    found = {}
     with TemporaryDirectory() as scratch:
-        for one in sorted(chosen, key=lambda one: steps[one]):
-            if time.monotonic() < end:
-                say(f"{_name(one)}: {n_train} images, {n_epochs} epochs")
-            done = trained(one, tensors, n_epochs, keep or Path(scratch), end)
+        for one in sorted(chosen, key=_flops):
+            at.say(f"{_name(one)}: {n_train} images, {n_epochs} epochs")
+            done = trained(one, data, n_epochs, keep or Path(scratch), end)
             if done is not None:
                 found[one] = done
-    return _reproduction(found, steps, tensors, n_epochs)
+    return _reproduction(found, chosen, n_train, n_epochs)
 
 
 def trained(
     one: Published, data: TensorData, epochs: int, keep: Path, end: float
 ) -> Trained | None:
     """Train one network as published, from where an earlier call stopped; None if time is up."""
-    given = assignment(one, epochs)
     folder = keep / f"{_name(one).replace(' ', '-')}-{epochs}-of-{len(data.x_train)}"
-    finished, used = folder / "done.json", folder / "seconds"
+    finished = folder / "done.json"
     if finished.is_file():
         return Trained(**json.loads(finished.read_text("utf-8")))
     if time.monotonic() > end:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    before = float(used.read_text("utf-8")) if used.is_file() else 0.0
-    begun = time.process_time()
-    trial = Trial.start(given, data, folder, resume_from=folder)
+    trial = Trial.start(assignment(one, epochs), data, folder, resume_from=folder)
     while trial.status is TrialStatus.RUNNING:
         if time.monotonic() > end:
             return None
         assert trial.network is not None
         trial.advance(trial.network.epoch + 1)
-        write_whole(used, f"{before + time.process_time() - begun}")
     record = trial.finish()
     estimate = record.final_estimate("diag_ef")
     if record.test_accuracy is None or estimate is None or estimate.per_datum is None:
         raise RuntimeError(f"{_name(one)} ended as {record.status}: {record.cause}")
     assert record.n_parameters is not None
-    seconds = before + time.process_time() - begun
-    result = Trained(record.test_accuracy, estimate.per_datum, record.n_parameters, seconds)
+    result = Trained(record.test_accuracy, estimate.per_datum, record.n_parameters)
     write_whole(finished, json.dumps(asdict(result)))
     return result
 
@@ -187,9 +148,7 @@ def assignment(one: Published, epochs: int) -> Assignment:
     milestones = sorted({epochs // 2, 3 * epochs // 4, 11 * epochs // 12} - {0})
     plan = {
         "epochs": epochs, "batch_size": 128, "learning_rate": 0.01, "schedule": "steps",
-        "milestones": milestones,
-        "online": {"every": 5, "curvature": "diag_ef", "hyper_step": "adam",
-                   "hyper_steps": 100, "hyper_learning_rate": 1.0},
+        "milestones": milestones, "online": adam("diag_ef", 5, 100, 1.0),
     }  # fmt: skip
     return Assignment(
         trial_id=0, attempt=1, replicate=0, seed=0, plan=TrainingPlan.model_validate(plan),
@@ -198,138 +157,73 @@ def assignment(one: Published, epochs: int) -> Assignment:
     )  # fmt: skip
 
 
-def step_seconds(one: Published, data: TensorData, n_steps: int = 3) -> float:
-    """Return the processor seconds of a step of training, the least of some."""
-    given = assignment(one, 60)
-    generator = torch.Generator().manual_seed(0)
-    model = build(given.architecture, data.input_shape, data.n_outputs, generator)
-    batch = TensorData(
-        data.x_train[:128], data.y_train[:128], data.x_test[:0], data.y_test[:0], "labels",
-        data.n_outputs, data.input_shape, data.y_mean, data.y_std,
-    )  # fmt: skip
-    state, found = begin(model, batch, given.plan, given.seed), []
-    for _ in range(n_steps):
-        begun = time.process_time()
-        train_epoch(state)
-        found.append(time.process_time() - begun)
-    return min(found)
+def _flops(one: Published) -> int:
+    given = assignment(one, EPOCHS)
+    return cost_of(given.architecture, (1, 28, 28), 10, given.plan, ("diag_ef",)).flops
 
 
-def _tensors(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> TensorData:
-    none = torch.zeros(10, dtype=torch.float64)
-    shape = tuple(train[0].shape[1:])
-    return TensorData(
-        *train, *test, task="labels", n_outputs=10, input_shape=shape, y_mean=none, y_std=none + 1
-    )
-
-
-def _name(one: Published) -> str:
+def _name(one: Any) -> str:
     return f"{one[0]} {one[1]}x{one[2]}"
 
 
-def _hours(one: Published, step: float, ratio: float, data: TensorData) -> tuple[float, float]:
-    """Return hours of two cores and of a GPU for the published epochs on 60,000 images.
-
-    Args:
-        one: the network; two train at a time, one on each core.
-        step: its seconds of a step.
-        ratio: of the seconds of epochs, with updates, to those of their steps alone.
-        data: provides the shape of an image.
-    """
-    given = assignment(one, EPOCHS)
-    cost = cost_of(given.architecture, data.input_shape, 10, given.plan, ("diag_ef",), 60_000)
-    n_steps = ratio * EPOCHS * 60_000 / 128
-    on_gpu = max(GPU_STEP, 3 * 128 * cost.flops / GPU_RATE)
-    return n_steps * step / 2 / 3600, n_steps * on_gpu / 3600
+def _rho(x: list[float], y: list[float]) -> float:
+    return float(spearmanr(x, y)[0]) if len(x) > 2 else float("nan")
 
 
 def _reproduction(
-    found: dict[Published, Trained], steps: dict[Published, float], data: TensorData, epochs: int
+    found: dict[Published, Trained], chosen: list[Published], n_train: int, epochs: int
 ) -> Reproduction:
-    n_train, rows = len(data.x_train), []
-    for one, ours in found.items():
-        accuracy, evidence, parameters = one[3:]
+    rows, gaps = [], {}
+    for one in [*found, *(one for one in chosen if one not in found)]:
+        ours, result = found.get(one), "not trained"
+        if ours is not None:
+            result = f"{100 * ours.accuracy:.2f}, {ours.evidence:.3f}, {ours.parameters}"
+            gaps.setdefault(one[0], []).append(100 * ours.accuracy - one[3])
         rows.append(
             Row(
                 f"{_name(one)}: accuracy (%), evidence (nats per datum), parameters",
-                f"{accuracy:.2f}, {evidence:.3f}, {parameters}",
-                f"{100 * ours.accuracy:.2f}, {ours.evidence:.3f}, {ours.parameters}",
-                "one seed",
-                f"{ours.seconds / epochs:.1f} s of one core per epoch",
-            )
-        )
-
-    def rho(x: list[float], y: list[float]) -> float:
-        return float(spearmanr(x, y)[0]) if len(x) > 2 else float("nan")
-
-    own = rho([f.accuracy for f in found.values()], [f.evidence for f in found.values()])
-    theirs = rho([one[3] for one in found], [one[4] for one in found])
-    accuracies = rho([one[3] for one in found], [f.accuracy for f in found.values()])
-    evidences = rho([one[4] for one in found], [f.evidence for f in found.values()])
-    n = f"n = {len(found)} networks"
-    rows += [
-        Row("rank correlation of evidence and accuracy", f"{theirs:+.2f}", f"{own:+.2f}", n),
-        Row("rank correlation of our evidence and the published one", "", f"{evidences:+.2f}", n),
-        Row("rank correlation of our accuracy and the published one", "", f"{accuracies:+.2f}", n),
-    ]
-    n_steps = epochs * -(-n_train // 128)
-    ratio = sum(f.seconds for f in found.values()) / sum(n_steps * steps[one] for one in found)
-    left = [one for one in ARCHITECTURES if one in steps and one not in found]
-    for one in left:
-        cores, gpu = _hours(one, steps[one], ratio, data)
-        rows.append(
-            Row(
-                f"{_name(one)}: not trained",
                 f"{one[3]:.2f}, {one[4]:.3f}, {one[5]}",
-                f"{cores:.1f} hours of two cores, {gpu:.2f} of a GPU",
-                "",
-                f"epochs of {469 * ratio * steps[one]:.1f} s of one core",
+                result,
+                "" if ours is None else "one seed",
             )
         )
-    everything = [_hours(one, step, ratio, data) for one, step in steps.items()]
-    rows.append(
-        Row(
-            f"all {len(steps)} networks, {EPOCHS} epochs",
-            "",
-            f"{sum(h[0] for h in everything):.0f} hours of two cores, "
-            f"{sum(h[1] for h in everything):.1f} of a GPU",
-            "estimated: cores from measured steps, the GPU from launches and operations",
-        )
-    )
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
-    axis = figure.subplots()
-    axis.plot([one[4] for one in found], [one[3] for one in found], "o", label="published")
-    ours_xy = [f.evidence for f in found.values()], [100 * f.accuracy for f in found.values()]
-    axis.plot(*ours_xy, "^", label=f"ours, {epochs} of {EPOCHS} epochs")
-    for one, x, y in zip(found, *ours_xy, strict=True):
+    accuracy, evidence = ([one[i] for one in found] for i in (3, 4))
+    own = [ours.accuracy for ours in found.values()], [ours.evidence for ours in found.values()]
+    rho = {
+        "rho": _rho(*own),
+        "rho_published": _rho(accuracy, evidence),
+        "rho_of_evidences": _rho(evidence, own[1]),
+        "rho_of_accuracies": _rho(accuracy, own[0]),
+    }
+    said = {name: f"{value:+.2f}" for name, value in rho.items()}
+    n = f"n = {len(found)} networks"
+    beside = "rank correlation of our {0} and the published one"
+    rows += [
+        Row("rank correlation of evidence and accuracy", said["rho_published"], said["rho"], n),
+        Row(beside.format("evidence"), "", said["rho_of_evidences"], n),
+        Row(beside.format("accuracy"), "", said["rho_of_accuracies"], n),
+    ]
+    figure, axis = panels(5, 3.4)
+    axis.plot(evidence, accuracy, "o", label="published")
+    points = own[1], [100 * value for value in own[0]]
+    axis.plot(*points, "^", label=f"ours, {epochs} of {EPOCHS} epochs")
+    for one, x, y in zip(found, *points, strict=True):
         axis.annotate(_name(one), (x, y), fontsize=6)
     axis.set(xlabel="evidence, nats per datum", ylabel="test accuracy, %")
     axis.legend(fontsize=7)
-    numbers = {
-        "n_train": n_train,
-        "epochs": epochs,
-        "ours": [[*one, *asdict(f).values()] for one, f in found.items()],
-        "epoch_over_steps": ratio,
-        "step_seconds": {_name(one): step for one, step in steps.items()},
-        "rho": own,
-        "rho_published": theirs,
-        "rho_of_evidences": evidences,
-        "rho_of_accuracies": accuracies,
-    }
+    apart = [f"{name} {min(gap):+.1f} to {max(gap):+.1f}" for name, gap in gaps.items()]
     return Reproduction(
-        tuple(rows),
+        rows,
         figure,
-        numbers,
+        {
+            "n_train": n_train,
+            "epochs": epochs,
+            "ours": [[*one, *asdict(ours).values()] for one, ours in found.items()],
+            **rho,
+        },
         f"{len(found)} of 37 architectures, {n_train} images, {epochs} of {EPOCHS} epochs: rank "
-        f"correlation of evidence and accuracy {own:+.2f}, of the published values of the same "
-        f"networks {theirs:+.2f}; of our evidence and theirs {evidences:+.2f}. {_gaps(found)}",
+        f"correlation of evidence and accuracy {said['rho']}, of the published values of the same "
+        f"networks {said['rho_published']}; of our evidence and theirs "
+        f"{said['rho_of_evidences']}. Accuracy minus the published one, points: "
+        + ", ".join(apart),
     )
-
-
-def _gaps(found: dict[Published, Trained]) -> str:
-    """Say how far accuracies are from the published ones, by family."""
-    gaps: dict[str, list[float]] = {}
-    for one, ours in found.items():
-        gaps.setdefault(one[0], []).append(100 * ours.accuracy - one[3])
-    said = [f"{name} {min(g):+.1f} to {max(g):+.1f}" for name, g in gaps.items()]
-    return f"Accuracy minus the published one, points: {', '.join(said)}"

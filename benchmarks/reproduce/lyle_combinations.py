@@ -6,22 +6,17 @@
 Parallel training: each network by its own cross entropy, w by that of the combination. Concurrent:
 the cross entropy of the combination trains networks and w. The sum over training losses (SOTL) of
 a network is of its own cross entropy, before each step. Rates, batches and sizes are not stated.
+In full it takes about 3 hours.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
-
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
+from ._panels import panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run, joined
+from ._shared_data import Examples, dense, images
 
-from ._shared_data import images
-
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 3, Fig. 7"
 TITLE = "Linear combinations of networks: weight and sum of training losses against test loss"
 CLAIM = (
@@ -34,44 +29,33 @@ RULE = (
     "weights"
 )
 NEEDS = ("FashionMNIST",)
-FULL_HOURS = 3.0
 
 #: Layers and units of MLPs; layers, channels and kernel size of convolutional networks.
 MLPS = ((1, 20), (1, 100), (2, 100), (4, 50))
 CNNS = ((1, 4, 3), (1, 16, 5), (2, 8, 3), (2, 16, 5))
 RATE, BATCH = 0.05, 50
+#: The figures that show weights and sums of training losses.
+WAYS = {"parallel": ("Fig. 7", "Fig. 3"), "concurrent": ("Fig. 3", "Fig. 7")}
 
 
 def networks() -> dict[str, nn.Module]:
     """Return all networks by name, freshly initialised."""
-    found: dict[str, nn.Module] = {}
+    found = {}
     for depth, width in MLPS:
-        sizes = [784] + [width] * depth
-        layers: list[nn.Module] = [nn.Flatten()]
-        for i in range(depth):
-            layers += [nn.Linear(sizes[i], sizes[i + 1]), nn.ReLU()]
-        found[f"MLP (l={depth}, n={width})"] = nn.Sequential(*layers, nn.Linear(width, 10))
+        layers = dense([784, *[width] * depth, 10], nn.ReLU)
+        found[f"MLP (l={depth}, n={width})"] = nn.Sequential(nn.Flatten(), *layers)
     for depth, channels, size in CNNS:
-        layers = []
-        for i in range(depth):
-            layers += [
-                nn.Conv2d(1 if i == 0 else channels, channels, size, padding=size // 2),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-            ]
-        side = 28 // 2**depth
+        layers, before, side = [], 1, 28 // 2**depth
+        for _ in range(depth):
+            layers += [nn.Conv2d(before, channels, size, padding=size // 2), nn.ReLU()]
+            layers, before = [*layers, nn.MaxPool2d(2)], channels
         layers += [nn.Flatten(), nn.Linear(channels * side * side, 10)]
         found[f"CNN (l={depth}, n={channels}, k={size})"] = nn.Sequential(*layers)
     return found
 
 
 def trained(
-    seed: int,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    epochs: int,
-    *,
-    concurrent: bool,
+    seed: int, train: Examples, test: Examples, epochs: int, *, concurrent: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return weights, sums of training losses per datum, test losses [M]; curves [epochs, M]."""
     torch.manual_seed(seed)
@@ -81,8 +65,7 @@ def trained(
     curves = torch.zeros(epochs, len(models))
     entropy = nn.functional.cross_entropy
     for epoch in range(epochs):
-        order = torch.randperm(len(train[0]))
-        for rows in order.split(BATCH):
+        for rows in torch.randperm(len(train[0])).split(BATCH):
             x, y = train[0][rows], train[1][rows]
             outputs = torch.stack([model(x) for model in models])
             own = torch.stack([entropy(h, y) for h in outputs])
@@ -92,85 +75,68 @@ def trained(
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            curves[epoch] += own.detach() * len(rows) / len(order)
+            curves[epoch] += own.detach() * len(rows) / len(train[0])
     with torch.no_grad():
         tested = torch.stack([entropy(model(test[0]), test[1]) for model in models])
     return w.detach(), curves.sum(0), tested, curves
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return both correlations for both ways of training, and the spread of the weights."""
-    found = []
-    for way, weights, sums in (
-        ("parallel", "Fig. 7", "Fig. 3"),
-        ("concurrent", "Fig. 3", "Fig. 7"),
-    ):
-        one = numbers[way]
-        found += [
-            Cell("weight and test loss", way, one["rho_weight"] < 0, (weights,)),
-            Cell("sum of training losses and test loss", way, one["rho_sotl"] > 0.7, (sums,)),
-        ]
-    spread = [numbers[way]["spread_of_weights"] for way in ("parallel", "concurrent")]
-    return [*found, Cell("concurrent training magnifies", "weights", spread[1] > spread[0])]
+def cells(numbers: Numbers) -> Cells:
+    """Yield both correlations for both ways of training, and the spread of the weights."""
+    for way, (weights, sums) in WAYS.items():
+        one, strong = numbers[way], numbers[way]["rho_sotl"] > 0.7
+        yield Cell("weight and test loss", way, one["rho_weight"] < 0, (weights,))
+        yield Cell("sum of training losses and test loss", way, strong, (sums,))
+    parallel, concurrent = (numbers[way]["spread_of_weights"] for way in WAYS)
+    yield Cell("concurrent training magnifies", "weights", concurrent > parallel)
 
 
-def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
+def run(at: Run) -> Reproduction:
     """Train the combinations of several seeds in both ways."""
-    assert data is not None
-    n_train, n_test, epochs, n_runs = (1500, 2000, 8, 3) if quick else (60_000, 10_000, 30, 10)
-    folder = data / "FashionMNIST"
-    train, test = images(folder, "train"), images(folder, "t10k")
-    train, test = (train[0][:n_train], train[1][:n_train]), (test[0][:n_test], test[1][:n_test])
-    names = list(networks())
-    rows, numbers = [], {"n": n_runs, "n_train": n_train, "epochs": epochs, "networks": names}
-    figure = Figure(figsize=(10, 5.6), layout="constrained")
-    axes = figure.subplots(2, 3)
-    spread = {}
-    for which, concurrent in enumerate((False, True)):
-        way = "concurrent" if concurrent else "parallel"
-        runs = []
-        for seed in range(n_runs):
-            say(f"{way}, seed {seed}: {len(names)} networks, {n_train} images, {epochs} epochs")
-            runs.append(trained(seed, train, test, epochs, concurrent=concurrent))
-        weights, sums, tested, curves = (
-            torch.stack(one).mean(0) for one in zip(*runs, strict=True)
-        )
-        each = [[float(spearmanr(run[i], run[2])[0]) for run in runs] for i in (0, 1)]
-        found = [float(spearmanr(one, tested)[0]) for one in (weights, sums)]
-        spread[way] = float(weights.std())
+    n_train, n_test, epochs, n_runs = at.sized((1500, 2000, 8, 3), (60_000, 10_000, 30, 10))
+    read = [images(at.data / "FashionMNIST", part) for part in ("train", "t10k")]
+    train, test = ((x[:n], y[:n]) for (x, y), n in zip(read, (n_train, n_test), strict=True))
+    names, rows, found = list(networks()), [], {}
+    figure, axes = panels(10, 5.6, 2, 3)
+    for way, (left, middle, right) in zip(WAYS, axes, strict=True):
+        at.say(f"{way}: {len(names)} networks, {n_train} images, {epochs} epochs, {n_runs} seeds")
+        runs = [
+            trained(seed, train, test, epochs, concurrent=way == "concurrent")
+            for seed in range(n_runs)
+        ]
+        weights, sums, tested, curves = (torch.stack(v).mean(0) for v in zip(*runs, strict=True))
+        rho = [float(spearmanr(one, tested)[0]) for one in (weights, sums)]
         for i, (what, claim) in enumerate((("weight", "negative"), ("SOTL", "strongly positive"))):
+            each = joined((spearmanr(one[i], one[2])[0] for one in runs), "+.2f")
             rows.append(
                 Row(
                     f"rank correlation of {what} and test loss, {way}",
                     claim,
-                    f"{found[i]:+.2f}",
-                    "each seed: " + ", ".join(f"{v:+.2f}" for v in each[i]),
-                    "" if (found[i] < 0) == (i == 0) else "sign differs",
+                    f"{rho[i]:+.2f}",
+                    f"each seed: {each}",
+                    "" if (rho[i] < 0) == (i == 0) else "sign differs",
                 )
             )
-        numbers[way] = {
-            "weights": weights.tolist(),
-            "sotl": sums.tolist(),
-            "test_loss": tested.tolist(),
-            "rho_weight": found[0],
-            "rho_sotl": found[1],
-            "spread_of_weights": spread[way],
-        }
+        found[way] = {
+            "weights": weights, "sotl": sums, "test_loss": tested, "rho_weight": rho[0],
+            "rho_sotl": rho[1], "spread_of_weights": float(weights.std()),
+        }  # fmt: skip
         for m, name in enumerate(names):
             mark = "o" if name.startswith("MLP") else "^"
-            axes[which, 0].plot(weights[m], tested[m], mark, label=name)
-            axes[which, 1].plot(sums[m] / epochs, tested[m], mark)
-            axes[which, 2].plot(range(1, epochs + 1), curves[:, m], label=name)
-        axes[which, 0].set(xlabel=f"weight, {way}", ylabel="test loss")
-        axes[which, 1].set(xlabel="sum of training losses / epochs", ylabel="test loss")
-        axes[which, 2].set(xlabel="epoch", ylabel="training loss")
+            left.plot(weights[m], tested[m], mark)
+            middle.plot(sums[m] / epochs, tested[m], mark)
+            right.plot(range(1, epochs + 1), curves[:, m], label=name)
+        left.set(xlabel=f"weight, {way}", ylabel="test loss")
+        middle.set(xlabel="sum of training losses / epochs", ylabel="test loss")
+        right.set(xlabel="epoch", ylabel="training loss")
     axes[0, 2].legend(fontsize=6)
-    magnified = spread["concurrent"] > spread["parallel"]
+    parallel, concurrent = (found[way]["spread_of_weights"] for way in WAYS)
+    magnified = concurrent > parallel
     rows.append(
         Row(
             "standard deviation of the weights over networks",
             "magnified by concurrent training",
-            f"parallel {spread['parallel']:.2f}, concurrent {spread['concurrent']:.2f}",
+            f"parallel {parallel:.2f}, concurrent {concurrent:.2f}",
             f"n = {n_runs} seeds",
             ""
             if magnified
@@ -178,13 +144,15 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             "their weights spread as far, down to negative ones",
         )
     )
-    told = {w: (numbers[w]["rho_weight"], numbers[w]["rho_sotl"]) for w in spread}
-    why = ", ".join(f"{w}: weight {a:+.2f}, SOTL {b:+.2f}" for w, (a, b) in told.items())
+    said = ", ".join(
+        f"{way}: weight {one['rho_weight']:+.2f}, SOTL {one['rho_sotl']:+.2f}"
+        for way, one in found.items()
+    )
     return Reproduction(
-        tuple(rows),
+        rows,
         figure,
-        numbers,
-        f"rank correlations with test loss over {len(names)} networks, {n_train} images: {why}; "
+        {"n": n_runs, "n_train": n_train, "epochs": epochs, "networks": names, **found},
+        f"rank correlations with test loss over {len(names)} networks, {n_train} images: {said}; "
         f"concurrent training {'magnifies' if magnified else 'does not magnify'} the differences "
         "between weights",
     )

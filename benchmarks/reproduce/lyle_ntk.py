@@ -6,24 +6,21 @@
 K is the empirical kernel of the finite network at its initialisation, averaged over
 initialisations and scaled to mean variance 1. The paper takes the limit of infinite width and
 states neither architecture, noise nor number of data; targets are 1 for one of two digits, −1 for
-the other.
+the other. In full it takes about 30 minutes.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from itertools import product
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nas_evidence.evidence.posterior import jacobians
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._shared_data import images
+from ._panels import lines, panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
+from ._shared_data import dense, images
 
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 6"
 TITLE = "Evidence, datum by datum, of tangent kernels of an MLP and a convolutional network"
 CLAIM = (
@@ -36,7 +33,6 @@ RULE = (
     " mean increment of the MLP at each datum is negative"
 )
 NEEDS = ("MNIST",)
-FULL_HOURS = 0.5
 
 NOISES, NOISE, WIDTH, CHANNELS = (0.1, 0.3, 0.5), 0.3, 128, 16
 PAIRS = ((0, 1), (3, 8), (4, 9))
@@ -45,23 +41,11 @@ PAIRS = ((0, 1), (3, 8), (4, 9))
 def network(kind: str) -> nn.Module:
     """Return a network of three layers with one output, initialised at 1 / fan-in times 2."""
     if kind == "MLP":
-        model = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(784, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, 1),
-        )
+        model = nn.Sequential(nn.Flatten(), *dense([784, WIDTH, WIDTH, 1], nn.ReLU))
     else:
-        model = nn.Sequential(
-            nn.Conv2d(1, CHANNELS, 3, 2, 1),
-            nn.ReLU(),
-            nn.Conv2d(CHANNELS, CHANNELS, 3, 2, 1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(49 * CHANNELS, 1),
-        )
+        first, second = (nn.Conv2d(n, CHANNELS, 3, 2, 1) for n in (1, CHANNELS))
+        last = nn.Linear(49 * CHANNELS, 1)
+        model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), last)
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight)
@@ -95,25 +79,6 @@ def increments(kernel: Tensor, y: Tensor, noise: float) -> tuple[Tensor, Tensor]
     return log_p, bound
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return all pairs at all noises, the trend of Conv, and the increments of the MLP."""
-    found = [
-        Cell(
-            f"{what}, Conv above MLP", f"{a} and {b}, noise {noise}",
-            sums["Conv"][pair][i] > sums["MLP"][pair][i], figures,
-        )
-        for i, what, figures in ((0, "log P(D)", ("Fig. 2", "Fig. 6")), (1, "L", ("Fig. 2",)))
-        for noise, sums in numbers["sums"].items()
-        for pair, (a, b) in enumerate(PAIRS)
-    ]  # fmt: skip
-    negative = all(value < 0 for value in numbers["curves"]["MLP"][0])
-    return [
-        *found,
-        Cell("mean increments", "Conv rises", numbers["trend"]["Conv"] > 0),
-        Cell("mean increments", "MLP negative at each datum", negative),
-    ]
-
-
 def mean_increments(gram: Tensor, y: Tensor, noise: float, n_orders: int) -> Tensor:
     """Return the changes of log P(D) and of L by each datum, mean over orders, nats [2, n]."""
     generator, total = torch.Generator().manual_seed(1), torch.zeros(2, len(y)).double()
@@ -123,76 +88,76 @@ def mean_increments(gram: Tensor, y: Tensor, noise: float, n_orders: int) -> Ten
     return total / n_orders
 
 
-def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
+def cells(numbers: Numbers) -> Cells:
+    """Yield all pairs at all noises, the trend of Conv, and the increments of the MLP."""
+    for i, what, figures in ((0, "log P(D)", ("Fig. 2", "Fig. 6")), (1, "L", ("Fig. 2",))):
+        for noise, sums in numbers["sums"].items():
+            for (a, b), conv, other in zip(PAIRS, sums["Conv"], sums["MLP"], strict=True):
+                name = f"{a} and {b}, noise {noise}"
+                yield Cell(f"{what}, Conv above MLP", name, conv[i] > other[i], figures)
+    negative = all(value < 0 for value in numbers["curves"]["MLP"][0])
+    yield Cell("mean increments", "Conv rises", numbers["trend"]["Conv"] > 0)
+    yield Cell("mean increments", "MLP negative at each datum", negative)
+
+
+def run(at: Run) -> Reproduction:
     """Compare the two kernels on pairs of digits."""
-    assert data is not None
-    n_data, n_networks, n_orders = (100, 3, 50) if quick else (500, 10, 500)
-    x, labels = images(data / "MNIST", "train")
-    sums: dict[str, dict[str, list[list[float]]]] = {
-        str(noise): {"MLP": [], "Conv": []} for noise in NOISES
-    }
-    curves = {kind: torch.zeros(2, n_data, dtype=torch.float64) for kind in ("MLP", "Conv")}
+    n, n_networks, n_orders = at.sized((100, 3, 50), (500, 10, 500))
+    x, labels = images(at.data / "MNIST", "train")
+    sums = {noise: {"MLP": [], "Conv": []} for noise in NOISES}
+    curves = {kind: torch.zeros(2, n, dtype=torch.float64) for kind in ("MLP", "Conv")}
     for pair in PAIRS:
         rows = torch.isin(labels, torch.tensor(pair)).nonzero()[:, 0]
-        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:n_data]]
+        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:n]]
         y = torch.where(labels[rows] == pair[0], 1.0, -1.0).double()
         for kind in curves:
-            say(f"digits {pair}: {kind} kernel of {n_data} images, {n_networks} networks")
+            at.say(f"digits {pair}: {kind} kernel of {n} images, {n_networks} networks")
             gram = kernel(kind, x[rows], n_networks)
             for noise in NOISES:
                 mean = mean_increments(gram, y, noise, n_orders)
-                sums[str(noise)][kind].append(mean.sum(1).tolist())
+                sums[noise][kind].append(mean.sum(1).tolist())
                 if noise == NOISE:
                     curves[kind] += mean / len(PAIRS)
-    third = n_data // 3
+    third = n // 3
     trend = {k: float(c[0, -third:].mean() - c[0, :third].mean()) for k, c in curves.items()}
+    below = float((curves["MLP"][0] < 0).double().mean())
     table = [
         Row(
             f"{what}, {a} and {b}, noise {noise} (nats)",
             "Conv higher",
             f"Conv {one['Conv'][pair][i]:.1f}, MLP {one['MLP'][pair][i]:.1f}",
-            f"n = {n_data}, {n_networks} networks, {n_orders} orders",
+            f"n = {n}, {n_networks} networks, {n_orders} orders",
         )
-        for i, what in enumerate(("log P(D)", "L(D)"))
-        for noise, one in sums.items()
-        for pair, (a, b) in enumerate(PAIRS)
+        for (i, what), (noise, one), (pair, (a, b)) in product(
+            enumerate(("log P(D)", "L(D)")), sums.items(), enumerate(PAIRS)
+        )
     ]
+    rising = "mean increment of log P(D), last third minus first, {} (nats per datum)".format
     table += [
+        Row(rising("Conv"), "rises", f"{trend['Conv']:+.2f}", f"{n_orders} orders"),
         Row(
-            f"mean increment of log P(D), last third minus first, {kind} (nats per datum)",
-            "rises" if kind == "Conv" else "",
-            f"{trend[kind]:+.2f}",
+            rising("MLP"),
+            "",
+            f"{trend['MLP']:+.2f}",
             f"{n_orders} orders",
-            ""
-            if kind == "Conv"
-            else "rises too, as in the mean over orders for any kernel that "
-            "fits: more data before, better predictions",
-        )
-        for kind in ("Conv", "MLP")
-    ]
-    below = float((curves["MLP"][0] < 0).double().mean())
-    table.append(
+            "rises too, as in the mean over orders for any kernel that fits: more data before, "
+            "better predictions",
+        ),
         Row(
             "mean increments of log P(D) of the MLP that are negative",
             "all",
             f"{100 * below:.0f} %",
-            f"n = {n_data}",
-        )
-    )
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    for axis, j, name in zip(figure.subplots(1, 2), (1, 0), ("L", "log P(D)"), strict=True):
-        for kind in curves:
-            axis.plot(range(1, n_data + 1), curves[kind][j], label=f"{kind} kernel")
-        axis.set(xlabel="data", ylabel=f"change of {name} by datum i, nats")
-        axis.legend(fontsize=7)
+            f"n = {n}",
+        ),
+    ]
+    figure, axes = panels(8, 3.2, 1, 2)
+    for axis, j, name in zip(axes, (1, 0), ("L", "log P(D)"), strict=True):
+        shown = {f"{kind} kernel": both[j] for kind, both in curves.items()}
+        ylabel = f"change of {name} by datum i, nats"
+        lines(axis, range(1, n + 1), shown, xlabel="data", ylabel=ylabel)
     return Reproduction(
-        tuple(table),
+        table,
         figure,
-        {
-            "n": n_data,
-            "sums": sums,
-            "trend": trend,
-            "curves": {k: c.tolist() for k, c in curves.items()},
-        },
+        {"n": n, "sums": sums, "trend": trend, "curves": curves},
         "the paper states no noise, and which kernel has the higher log P(D) depends on it",
     )

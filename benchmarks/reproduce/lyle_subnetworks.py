@@ -3,33 +3,27 @@
 A network 200-200-10 is trained. For each class the 200 units before the outputs are ranked by the
 size of their last weight and cut into groups of ten. How well a group tells the class from the
 rest is the cross entropy of a logistic regression on its ten activations, summed over the epochs.
+In full it takes about 2 hours.
 """
-
-import io
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from PIL import Image
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from nas_evidence_reproduce._published import Cell, Reproduction, Row
+from ._panels import panels
+from ._published import Cell, Cells, Numbers, Reproduction, Row, Run
+from ._shared_data import cifar, dense, images
 
-from ._shared_data import images
-
-PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 4, Fig. 8, Fig. 9"
 TITLE = "Groups of units of one network: size of their weights against their training loss"
 CLAIM = "Groups with larger weights have the lower sum of cross entropies, in every class."
 RULE = "the rank correlation of one class in one seed is negative"
 NEEDS = ("FashionMNIST", "cifar10")
-FULL_HOURS = 2.0
 
 WIDTH, GROUP, RATE, BATCH = 200, 10, 0.05, 50
+#: Each set, and the figures that show it.
+SETS = {"Fashion-MNIST": ("Fig. 4", "Fig. 8"), "CIFAR-10": ("Fig. 9",)}
 _NEWTON, _PENALTY = 8, 1e-3
 
 
@@ -54,15 +48,18 @@ def probe_losses(features: Tensor, targets: Tensor) -> Tensor:
     return entropy(logits, y.expand_as(logits), reduction="none").mean(1)
 
 
+def correlations(sizes: Tensor, losses: Tensor) -> list[float]:
+    """Return the rank correlation over groups of each class, for [classes, groups]."""
+    return [float(spearmanr(*both)[0]) for both in zip(sizes, losses, strict=True)]
+
+
 def one_network(
     seed: int, x: Tensor, y: Tensor, epochs: int, n_probe: int
 ) -> tuple[Tensor, Tensor]:
     """Return the mean |weight| and the summed loss of each group [10 classes, 20 groups]."""
     torch.manual_seed(seed)
-    body = nn.Sequential(
-        nn.Flatten(), nn.Linear(x[0].numel(), WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()
-    )
-    head = nn.Linear(WIDTH, 10)
+    layers = dense([x[0].numel(), WIDTH, WIDTH, 10], nn.ReLU)
+    body, head = nn.Sequential(nn.Flatten(), *layers[:-1]), layers[-1]
     optimiser = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=RATE)
     kept = []
     for _ in range(epochs):
@@ -83,48 +80,34 @@ def one_network(
     return torch.stack(sizes), torch.stack(losses)
 
 
-def cifar(folder: Path, n: int) -> tuple[Tensor, Tensor]:
-    """Return the first n training images, standardised, and labels."""
-    with np.load(folder / "cifar10_jpeg.npz") as z:
-        stream, ends, labels = z["train_jpeg"].tobytes(), z["train_offsets"], z["y_train"]
-    pixels = [np.asarray(Image.open(io.BytesIO(stream[ends[i] : ends[i + 1]]))) for i in range(n)]
-    x = torch.from_numpy(np.stack(pixels)).float() / 255
-    return (x - x.mean()) / x.std(), torch.from_numpy(labels[:n].astype(np.int64))
+def cells(numbers: Numbers) -> Cells:
+    """Yield every class of every network."""
+    for name, shown in SETS.items():
+        for i, rho in enumerate(numbers[name]["rho_within_seeds"]):
+            what = f"class {i % 10}, seed {i // 10}"
+            yield Cell(f"{name}: classes and seeds", what, rho < 0, shown)
 
 
-def cells(numbers: Mapping[str, Any]) -> list[Cell]:
-    """Return every class of every network."""
-    figures = {"Fashion-MNIST": ("Fig. 4", "Fig. 8"), "CIFAR-10": ("Fig. 9",)}
-    return [
-        Cell(f"{name}: classes and seeds", f"class {i % 10}, seed {i // 10}", rho < 0, shown)
-        for name, shown in figures.items()
-        for i, rho in enumerate(numbers[name]["rho_within_seeds"])
-    ]
-
-
-def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reproduction:
+def run(at: Run) -> Reproduction:
     """Train networks of several seeds on both sets of images."""
-    assert data is not None
-    n, epochs, n_seeds, n_probe = (2000, 8, 4, 1000) if quick else (50_000, 40, 10, 5000)
-    x, y = images(data / "FashionMNIST", "train")
-    sets = {"Fashion-MNIST": (x[:n], y[:n]), "CIFAR-10": cifar(data / "cifar10", n)}
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    rows, numbers, all_negative = [], {"n": n_seeds, "n_images": n, "epochs": epochs}, []
-    for axis, (name, (inputs, labels)) in zip(figure.subplots(1, 2), sets.items(), strict=True):
+    n, epochs, n_seeds, n_probe = at.sized((2000, 8, 4, 1000), (50_000, 40, 10, 5000))
+    x, y = images(at.data / "FashionMNIST", "train")
+    colour, labels = cifar(at.data / "cifar10", "train", n)
+    data = (x[:n], y[:n]), ((colour - colour.mean()) / colour.std(), labels)
+    figure, axes = panels(9, 3.4, 1, 2)
+    rows, numbers, negative = [], {"n": n_seeds, "n_images": n, "epochs": epochs}, 0
+    for axis, name, (inputs, targets) in zip(axes, SETS, data, strict=True):
         found = []
         for seed in range(n_seeds):
-            say(f"{name}, seed {seed}: {n} images, {epochs} epochs, 200 groups")
-            found.append(one_network(seed, inputs, labels, epochs, n_probe))
+            at.say(f"{name}, seed {seed}: {n} images, {epochs} epochs, 200 groups")
+            found.append(one_network(seed, inputs, targets, epochs, n_probe))
         sizes, losses = (torch.stack(one) for one in zip(*found, strict=True))
-        mean = sizes.mean(0), losses.mean(0)
-        rho = [float(spearmanr(mean[0][c], mean[1][c])[0]) for c in range(10)]
-        single = [
-            float(spearmanr(sizes[s, c], losses[s, c])[0])
-            for s in range(n_seeds)
-            for c in range(10)
-        ]
+        weight, loss = sizes.mean(0), losses.mean(0)
+        rho = correlations(weight, loss)
+        single = [value for one in found for value in correlations(*one)]
         drop = ((losses[:, :, -1] - losses[:, :, 0]) / losses.mean(2)).mean()
-        all_negative += [r < 0 for r in rho]
+        below = sum(value < 0 for value in rho)
+        negative += below
         rows += [
             Row(
                 f"{name}: rank correlation of weight and summed loss, mean over classes",
@@ -135,7 +118,7 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             Row(
                 f"{name}: classes with a negative correlation",
                 "10 of 10",
-                f"{sum(r < 0 for r in rho)} of 10",
+                f"{below} of 10",
                 f"mean of {n_seeds} seeds",
             ),
             Row(
@@ -146,18 +129,11 @@ def run(*, quick: bool, data: Path | None, say: Callable[[str], None]) -> Reprod
             ),
         ]
         numbers[name] = {
-            "rho": rho,
-            "rho_within_seeds": single,
-            "weights": mean[0].tolist(),
-            "losses": mean[1].tolist(),
-        }
+            "rho": rho, "rho_within_seeds": single, "weights": weight, "losses": loss
+        }  # fmt: skip
         for c in range(10):
-            axis.plot(mean[0][c], mean[1][c], ".-", linewidth=0.6, label=str(c))
+            axis.plot(weight[c], loss[c], ".-", linewidth=0.6, label=str(c))
         axis.set(title=name, xlabel="mean |weight| of the group", ylabel="summed cross entropy")
         axis.legend(fontsize=6, title="class", ncols=2)
-    return Reproduction(
-        tuple(rows),
-        figure,
-        numbers,
-        f"with the means of {n_seeds} seeds it is negative in {sum(all_negative)} of 20 classes",
-    )
+    why = f"with the means of {n_seeds} seeds it is negative in {negative} of 20 classes"
+    return Reproduction(rows, figure, numbers, why)

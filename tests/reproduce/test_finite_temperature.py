@@ -33,9 +33,7 @@ def test_energies_and_losses_have_their_closed_forms(generator: torch.Generator)
         gaussian_density(torch.ones(2).double()),
         differentiable(lambda w: -0.5 * (stiffness * w.square()).sum(1)),
     )
-    plan = HeatPlan(
-        n_temperatures=6, lowest=0.1, highest=10.0, n_burn_in=100, n_samples=1600, n_leapfrog=8
-    )
+    plan = HeatPlan(6, 0.1, 10.0, n_burn_in=100, n_samples=1600, n_leapfrog=8)
     found = at_finite_temperature(
         path, torch.zeros(6, 2).double(), test_loss=loss, plan=plan, generator=generator
     )
@@ -60,7 +58,7 @@ def test_a_box_confines_every_replica(generator: torch.Generator) -> None:
         seen.append(float(w.abs().max()))
         return loss(w)
 
-    plan = HeatPlan(n_temperatures=3, lowest=0.1, highest=10.0, n_burn_in=20, n_samples=16)
+    plan = HeatPlan(3, 0.1, 10.0, n_burn_in=20, n_samples=16, n_leapfrog=20)
     at_finite_temperature(
         path, torch.zeros(3, 2).double(), test_loss=watch, plan=plan, generator=generator
     )
@@ -77,4 +75,4 @@ def test_the_best_temperature_and_those_that_may_be_as_good() -> None:
     assert best in (1.0, 2.0)
     assert (low, high) == (1.0, 2.0)
     with pytest.raises(ValueError, match="`highest` must be above `lowest`"):
-        temperatures(HeatPlan(lowest=2.0, highest=1.0))
+        temperatures(HeatPlan(8, 2.0, 1.0, n_burn_in=8, n_samples=8, n_leapfrog=8))

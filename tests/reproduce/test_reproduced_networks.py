@@ -1,7 +1,6 @@
 """The hand-written networks of the reproductions are those of torch; so are their derivatives."""
 
 import math
-from types import ModuleType
 
 import pytest
 import reproduced  # noqa: F401, before the scripts
@@ -9,23 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nas_evidence_reproduce._published import _imported, scripts
+from nas_evidence_reproduce import _baldock as baldock
+from nas_evidence_reproduce import _mnist_descent as mnist_descent
+from nas_evidence_reproduce import duvenaud_fig2, duvenaud_fig3
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def baldock() -> ModuleType:
-    import nas_evidence_reproduce._baldock as module
-
-    return module
-
-
-@pytest.fixture(scope="module")
-def mnist_descent() -> ModuleType:
-    import nas_evidence_reproduce._mnist_descent as module
-
-    return module
 
 
 def flat(model: nn.Module) -> Tensor:
@@ -34,7 +21,7 @@ def flat(model: nn.Module) -> Tensor:
 
 @pytest.mark.parametrize(("n_hidden", "logistic", "size"), [(1, False, 10690), (3, True, 13970)])
 def test_the_networks_of_baldock_are_those_of_torch(
-    baldock: ModuleType, n_hidden: int, logistic: bool, size: int
+    n_hidden: int, logistic: bool, size: int
 ) -> None:
     torch.manual_seed(0)
     sizes = (256, *(40,) * n_hidden, 10)
@@ -61,9 +48,7 @@ def test_the_networks_of_baldock_are_those_of_torch(
     assert float(starts.abs().max()) == pytest.approx(1 / math.sqrt(41), rel=0.01)
 
 
-def test_products_with_the_hessian_of_the_mnist_network_are_those_of_the_whole_one(
-    mnist_descent: ModuleType,
-) -> None:
+def test_products_with_the_hessian_of_the_mnist_network_are_those_of_the_whole_one() -> None:
     torch.manual_seed(0)
     shapes = [(3, 2), (2,), (2, 10), (10,)]
     theta = [torch.randn(s, dtype=torch.float64) for s in shapes]
@@ -83,9 +68,7 @@ def test_products_with_the_hessian_of_the_mnist_network_are_those_of_the_whole_o
     torch.testing.assert_close(product(u), whole @ u)
 
 
-def test_a_descent_on_images_ends_below_its_start_with_the_entropy_of_its_prior(
-    mnist_descent: ModuleType,
-) -> None:
+def test_a_descent_on_images_ends_below_its_start_with_the_entropy_of_its_prior() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(60, 784, generator=generator), torch.randint(0, 10, (60,))
     images = mnist_descent.Images(x, y, x, y)
@@ -102,21 +85,19 @@ def test_a_descent_on_images_ends_below_its_start_with_the_entropy_of_its_prior(
 
 
 def test_the_network_of_boston_is_that_of_torch() -> None:
-    module = _imported(scripts()["duvenaud_fig3"])
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(13, 100), nn.Tanh(), nn.Linear(100, 1)).double()
     x = torch.randn(6, 13, dtype=torch.float64)
-    found = module.outputs(flat(model)[None], x)
+    found = duvenaud_fig3.outputs(flat(model)[None], x)
     torch.testing.assert_close(found[0], model(x)[:, 0])
 
 
 def test_the_steps_on_the_funnel_have_their_jacobian() -> None:
     """log|J| of the entropy-friendly step by finite differences."""
-    module = _imported(scripts()["duvenaud_fig2"])
     x, h = torch.tensor([0.7, -0.4], dtype=torch.float64), 1e-6
     columns = [
-        (module.step(x + h * e, 0.25)[0] - module.step(x - h * e, 0.25)[0]) / (2 * h)
+        (duvenaud_fig2.step(x + h * e, 0.25)[0] - duvenaud_fig2.step(x - h * e, 0.25)[0]) / (2 * h)
         for e in torch.eye(2, dtype=torch.float64)
     ]
     expected = torch.linalg.slogdet(torch.stack(columns, 1))[1]
-    torch.testing.assert_close(module.step(x, 0.25)[1], expected, atol=1e-8, rtol=0)
+    torch.testing.assert_close(duvenaud_fig2.step(x, 0.25)[1], expected, atol=1e-8, rtol=0)

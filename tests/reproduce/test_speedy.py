@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reproduced  # noqa: F401, before the scripts
 
-from nas_evidence_reproduce._published import scripts, stored_results
+from nas_evidence_reproduce._published import script, stored_results
 
 FOUND = stored_results()["speedy"]["numbers"]
 
@@ -29,4 +29,4 @@ def test_halving_by_training_speed_loses_less_than_by_chance() -> None:
 
 
 def test_the_script_names_its_data() -> None:
-    assert scripts()["speedy"].needs == ("nas-bench-nlp",)
+    assert script("speedy").NEEDS == ("nas-bench-nlp",)
