@@ -113,7 +113,7 @@ def run(at: Run) -> Reproduction:
             own, theirs = losses[name][kind], PUBLISHED[name][kind]
             accuracy, calibration = (
                 np.mean([one[what] for one in found[name][kind]])
-                for what in ("accuracy", "calibration_error")
+                for what in ("accuracy", "ece")
             )
             near = within(fmean(own), *theirs, len(own))
             said = "{:.2f} ± {:.2f}".format(*theirs)
