@@ -1,6 +1,6 @@
 """From a study that has begun to its end, for each function that runs one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +34,7 @@ def run_to_end(
     audience: Audience,
     data: "Source",
     code: Code,
+    again: Collection[int] = (),
 ) -> Made:
     """Run what is left of a study, tell the audience its end, and return it.
 
@@ -45,6 +46,7 @@ def run_to_end(
         audience: who is told.
         data: of the study.
         code: what the study names as module:NAME.
+        again: failed trials that run again.
 
     Raises:
         RuntimeError: if every trial failed, or none was complete in its time.
@@ -57,7 +59,7 @@ def run_to_end(
     code = with_kept(store.folder, code)
     with code.in_use():
         import_outside(outside_names(spec))
-    with code.in_use(), study_run(spec, store, run, audience, data, code) as ended:
+    with code.in_use(), study_run(spec, store, run, audience, data, code, again) as ended:
         tables = ended.tables
         made = make(store.place, run.data_root, spec=spec, store=store, code=code)
         study: Any = made

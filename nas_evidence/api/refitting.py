@@ -119,13 +119,14 @@ def refitted(
     how = replace(how, decided=tuple(s for s in how.decided if not s.startswith("rows: ")))
     audience.read((origin.sentence, *how.decided))
     code = study._code
-    with code.in_use(), store.held(steal=run.steal):
-        spec, source = begun(store.folder, spec, source, steal=run.steal)
+    with code.in_use(), run.at(store):
+        spec, source = begun(store.folder, spec, source, run)
         if seeds > 1 and spec.deliver != "single":
             best = "best architecture" if spec.deliver == "seeds" else "best architectures"
             audience.read((f"deliver: all networks of the {best} predict together",))
-        keep_how_read(store.folder, how)
-        keep_origin(store.folder, origin)
+        if not run.only_checks:
+            keep_how_read(store.folder, how)
+            keep_origin(store.folder, origin)
         return run_to_end(type(study), spec, store, run, audience, source, code)
 
 

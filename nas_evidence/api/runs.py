@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
@@ -65,6 +65,14 @@ class Run:
     limit: TimeLimit | None = None
     callbacks: tuple[Watcher, ...] = ()
     forks: "ForkServer | None" = None  # started ahead; see `forks_ahead`
+    only_checks: bool = False  # see `Audience`
+
+    def at(self, store: "WorkingCopy") -> AbstractContextManager[None]:
+        """Return a context in which the study is at hand: held, or only looked at."""
+        return (store.looked_at if self.only_checks else store.held)(steal=self.steal)
+
+
+_ALONE = Run()
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
@@ -93,6 +101,7 @@ def run_of(options: Mapping[str, Any]) -> Run:
         (track,) if isinstance(track, str) else tuple(track or ()),
         limit,
         callbacks_of(options.get("callbacks", ())),
+        only_checks=getattr(options.get("progress"), "only_checks", False),
     )
     check_track(run.track)
     if isinstance(run.executor, str) and run.executor not in get_args(Where):
@@ -127,7 +136,7 @@ def forks_ahead(run: Run) -> Iterator[Run]:
     name = run.executor
     if name == "auto":  # resources of the study may be others: then it is ended
         name, _ = chosen_executor(ResourceSpec(), joins=run.address is not None)
-    if name != "local":
+    if name != "local" or run.only_checks:
         yield run
         return
     with closing(ForkServer(None)) as forks:
@@ -174,6 +183,9 @@ def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
 class Audience:
     """Who is told what happens; this one only warns, as Python does."""
 
+    #: Whether all is checked, and then nothing is written and nothing runs: `ready` ends it.
+    only_checks = False
+
     def say(self, line: str) -> None:
         """Print one line of text."""
 
@@ -188,6 +200,10 @@ class Audience:
 
     def begins(self, store: "WorkingCopy") -> None:
         """The study is held."""
+
+    def ready(self, spec: StudySpec, ahead: "Ahead | None") -> NoReturn:
+        """Say that all is checked, and end; `ahead` is None where no trial is left."""
+        raise NotImplementedError
 
     @contextmanager
     def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
@@ -225,12 +241,11 @@ def begun(
     folder: Path,
     spec: StudySpec,
     source: "Source | None",
-    *,
-    steal: bool = False,
-    data_root: Path | None = None,
-    download: bool = False,
+    run: Run = _ALONE,
 ) -> "tuple[StudySpec, Source]":
     """Create the folder of a study with its data, or continue it; return both as stored there.
+
+    Where `run` only checks, nothing is written.
 
     `epochs`, `every`, `rank_by` and `deliver` of "auto" are decided here: as stored, or for the
     data. The data of a study that goes on are read from its folder, and checked; those of a new
@@ -244,7 +259,7 @@ def begun(
     from nas_evidence.data.source import stored_source
     from nas_evidence.storage.kept_how_read import read_how_read
     from nas_evidence.storage.set_aside import set_aside
-    from nas_evidence.storage.study_folder import open_study, read_study
+    from nas_evidence.storage.study_folder import agreed, open_study, read_study
 
     old = read_study(folder) if (folder / "study.toml").is_file() else None
     if old is None:
@@ -255,7 +270,9 @@ def begun(
     data = source
     if data is None or old is not None:
         base = folder.resolve()
-        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
+        data = stored_source(
+            spec.dataset, base=base, data_root=run.data_root, download=run.download
+        )
     in_folds = any(declared(name).division == "plan" for name in spec.estimators)
     open_order = spec.rank_by == "auto" and spec.can_be_estimated
     counted = old is None and (
@@ -274,7 +291,9 @@ def begun(
     else:
         open_keys = [key for key in ("rank_by", "deliver") if getattr(spec, key) == "auto"]
         spec = spec.model_copy(update={key: getattr(old, key) for key in open_keys})
-    stored = open_study(folder, spec, steal=steal)
+    if run.only_checks:
+        return agreed(folder, spec), data
+    stored = open_study(folder, spec, steal=run.steal)
     if source is not None:
         for name in source.spoilt(folder, seed=spec.seed):
             set_aside(folder, name)
@@ -320,21 +339,35 @@ def study_run(
     audience: Audience,
     data: "Source",
     code: Code,
+    again: Collection[int] = (),
 ) -> Iterator[RunEnd]:
     """Run what is left of a study; give what came of it, while it is locked.
+
+    `again` has the failed trials that run again. Whoever only checks is told what is ready.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if another process works on it, or the data do not fit it.
     """
     from nas_evidence.storage.best import Standings
-    from nas_evidence.storage.redo import find_done, set_aside_wrong
+    from nas_evidence.storage.conditions import hash_to_run
+    from nas_evidence.storage.redo import ask_to_retry, find_done, set_aside_wrong
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import read_study_tables
     from nas_evidence.workers.fork_server import ForkServer
 
     folder = store.folder
+    if run.only_checks:
+        finds = find_done(folder)
+        done = {i: row for i, row in finds.done.items() if i not in again}
+        left = UnfinishedStudy(spec, store, run, audience, data, replace(finds, done=done))
+        ahead = left.ahead() if unfinished(spec, left.finds) else None
+        if ahead is not None:
+            hash_to_run(folder, spec, *left.conditions(ahead.arrays))
+        audience.ready(spec, ahead)
     audience.begins(store)
+    if again:
+        ask_to_retry(folder, again)
     if said := store_in_clear(store.place):
         audience.warn(said)
     forks = run.forks or ForkServer(None)
@@ -371,6 +404,24 @@ def other_first(before: "Standing | None", now: "Standing | None") -> str:
     return f"note:   {is_now} comes first now; in the last report it was {was}"
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What a run is about to do, all of it checked.
+
+    arrays   of the study
+    left     trials of the search
+    race     most trials of the race of the finalists
+    workers  at once; None for as many as there is room
+    unused   a GPU that is left unused, and why
+    """
+
+    arrays: "ArrayData"
+    left: int
+    race: int
+    workers: int | None
+    unused: "UserError | None"
+
+
 @dataclass
 class UnfinishedStudy:
     """The part of a study that has not run yet, and how to run it.
@@ -395,19 +446,14 @@ class UnfinishedStudy:
     code: Code = field(default_factory=Code)
     _starting: bool = False  # the workers of an executor on Ray
 
-    def run_trials(self) -> None:
-        """Announce the run, prepare the data, and run the rest of the study.
+    def ahead(self) -> Ahead:
+        """Say what will run, and check it; nothing is written.
 
         Raises:
-            KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
         from nas_evidence.data.arrays import check_space, check_task
-        from nas_evidence.data.decided import how_read_of
-        from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
-        from nas_evidence.storage.conditions import note_conditions
-        from nas_evidence.storage.kept_how_read import keep_how_read
         from nas_evidence.workers.choice import chosen_executor, n_workers, unused_gpu
 
         spec, run, say, done = self.spec, self.run, self.audience.say, self.finds.done
@@ -417,7 +463,7 @@ class UnfinishedStudy:
         name, why = run.executor, ""
         if name == "auto":
             name, why = chosen_executor(spec.resources, joins=run.address is not None)
-            self.run = run = replace(run, executor=name)
+            self.run = replace(run, executor=name)
         workers = n_workers(spec.resources, name, left + race)
         at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
@@ -428,7 +474,6 @@ class UnfinishedStudy:
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
         check_space(spec.family, arrays)
-        keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: trials run {why}")
         if unused := unused_gpu(spec.resources, name):
@@ -437,8 +482,31 @@ class UnfinishedStudy:
             from nas_evidence.training.own_family import check_own_families
 
             check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
-        ran = {row.content_hash for row in done.values() if row.content_hash}
-        content_hash, restored = note_conditions(self.store.folder, spec, data_digest(arrays), ran)
+        return Ahead(arrays, left, race, workers, unused)
+
+    def conditions(self, arrays: "ArrayData") -> tuple[str, set[str]]:
+        """Return the hash of the data, and those of the conditions of trials that have ended."""
+        from nas_evidence.data.digest import data_digest
+
+        rows = self.finds.done.values()
+        return data_digest(arrays), {row.content_hash for row in rows if row.content_hash}
+
+    def run_trials(self) -> None:
+        """Announce the run, prepare the data, and run the rest of the study.
+
+        Raises:
+            KeyboardInterrupt: also if another terminal cancels the study.
+            ValueError: if the data are missing or do not fit the study.
+        """
+        from nas_evidence.data.decided import how_read_of
+        from nas_evidence.storage.conditions import note_conditions
+        from nas_evidence.storage.kept_how_read import keep_how_read
+
+        ahead = self.ahead()
+        spec, run, say, arrays = self.spec, self.run, self.audience.say, ahead.arrays
+        n_left, workers = ahead.left + ahead.race, ahead.workers
+        keep_how_read(self.store.folder, how_read_of(arrays))
+        content_hash, restored = note_conditions(self.store.folder, spec, *self.conditions(arrays))
         for line in restored:
             say(f"note: {line}")
         keep_code(self.store.folder, self.code)
@@ -453,17 +521,17 @@ class UnfinishedStudy:
                 import_module("nas_evidence.driver.driver")  # meanwhile
         # Where trials take seconds, or are few, the first of them say as soon how long the rest
         # take.
-        short = run.executor == "local" or left + race <= _FEW
+        short = run.executor == "local" or n_left <= _FEW
         unknown = workers is None and run.address is not None  # how many the cluster carries
         silent = run.limit is not None or short or unknown
-        with nullcontext() if silent else self.forecast_told(arrays, left + race, workers):
-            pool = self._executor(arrays, workers, left + race)
+        with nullcontext() if silent else self.forecast_told(arrays, n_left, workers):
+            pool = self._executor(arrays, workers, n_left)
             try:
-                if name == "inline" and unused is None:
+                if run.executor == "inline" and ahead.unused is None:
                     self._check_gpu()
                 from nas_evidence.driver.driver import Driver
 
-                with self.audience.watching(spec, n_done) as shown:
+                with self.audience.watching(spec, n_searched(self.finds.done)) as shown:
                     watcher = self._callbacks(shown, on_ray=run.executor == "ray")
                     # Before a limit as many trials as possible are to end.
                     limited = run.limit is not None or spec.budget.wall_seconds is not None

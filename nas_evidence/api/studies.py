@@ -1,6 +1,6 @@
 """Studies in Python: search, resume and load, which give a study (`results.py`)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -129,16 +129,9 @@ def _searched(
     audience = audience_for(options.get("progress"))
     if asked.decided:
         audience.read(asked.decided)
-    with code.in_use(), store.held(steal=run.steal):
-        spec, source = begun(
-            store.folder,
-            spec,
-            asked.source,
-            steal=run.steal,
-            data_root=run.data_root,
-            download=run.download,
-        )
-        if asked.arrays is not None:
+    with code.in_use(), run.at(store):
+        spec, source = begun(store.folder, spec, asked.source, run)
+        if asked.arrays is not None and not run.only_checks:
             keep_how_read(store.folder, how_read_of(asked.arrays, asked.given))
         return run_to_end(Study, spec, store, run, audience, source, code)
 
@@ -169,17 +162,16 @@ def resume(
     Example:
         study = nas_evidence.resume("runs/mine", n_trials=48)
     """
-    from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.conditions import edits_of
     from nas_evidence.storage.outside_code import admitted, kept_code
-    from nas_evidence.storage.redo import ask_to_retry
-    from nas_evidence.storage.study_folder import open_study, read_study
+    from nas_evidence.storage.redo import find_done, to_retry
+    from nas_evidence.storage.study_folder import read_study
 
     check_known("resume", RunOptions, options)
     asked, audience = run_of(options), audience_for(options.get("progress"))
     store = working_copy(str(folder))
-    with forks_ahead(asked) as run, store.held(steal=run.steal):
+    with forks_ahead(asked) as run, run.at(store):
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
         n_trials, keys = whole("n_trials", options.get("n_trials")), {**options, "n_trials": None}
@@ -199,15 +191,13 @@ def resume(
             )
         check_reaches(code, run.executor)
         check_columns(run, spec, store.folder, LEADERBOARD)
-        spec = open_study(store.folder, spec, steal=run.steal)
+        spec, source = begun(store.folder, spec, None, run)
+        again: Collection[int] = ()
         if retry_failed is not False:
-            n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
-            audience.say(f"retry: {n} failed trial{'s' * (n != 1)}")
-        source = stored_source(
-            spec.dataset, base=store.folder.resolve(), data_root=run.data_root,
-            download=run.download,
-        )  # fmt: skip
-        return run_to_end(Study, spec, store, run, audience, source, code)
+            which = None if retry_failed is True else retry_failed
+            again = to_retry(find_done(store.folder), which)
+            audience.say(f"retry: {len(again)} failed trial{'s' * (len(again) != 1)}")
+        return run_to_end(Study, spec, store, run, audience, source, code, again)
 
 
 @with_options(RefitOptions)

@@ -17,7 +17,7 @@ from nas_evidence.api.request import (
     overrides_of,
     with_workers,
 )
-from nas_evidence.api.runs import begun, check_reaches
+from nas_evidence.api.runs import Run, begun, check_reaches
 from nas_evidence.api.shared_options import (
     ResubmitOptions,
     SubmitOptions,
@@ -183,7 +183,7 @@ def _begin_there(
         there = working_copy(store)
         try:
             with there.held(steal=True):
-                begun(there.folder, spec, asked.source, steal=True)
+                begun(there.folder, spec, asked.source, Run(steal=True))
                 if asked.arrays is not None:
                     keep_how_read(there.folder, how_read_of(asked.arrays, asked.given))
                 keep_code(there.folder, with_kept(there.folder, asked.code))

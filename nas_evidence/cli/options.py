@@ -39,6 +39,8 @@ Dashboard = Annotated[str | None, typer.Option(
     "--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265.")]
 JobName = Annotated[str | None, typer.Option(
     "--name", metavar="NAME", help="Name of the study on the cluster.")]
+DryRun = Annotated[bool, typer.Option(
+    "--dry-run", help="Check everything, say what would run, and end.")]
 DataRoot = Annotated[Path | None, typer.Option(
     "--data-root", help="Folder of the data sets, in torchvision's layout.")]
 # fmt: on

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from math import inf
@@ -17,10 +17,10 @@ from rich.live import Live
 
 import nas_evidence
 from nas_evidence.api.progress import Progress
-from nas_evidence.api.runs import Audience, Run, left_out
+from nas_evidence.api.runs import Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
-from nas_evidence.cli.options import JobName, StudyPlace, trial_ids, with_parameters_of
+from nas_evidence.cli.options import DryRun, JobName, StudyPlace, trial_ids, with_parameters_of
 from nas_evidence.cli.report import (
     as_named,
     exit_if_unranked,
@@ -30,10 +30,10 @@ from nas_evidence.cli.report import (
     say_next,
     say_results,
 )
-from nas_evidence.cli.shown import LiveTable, print_reading
+from nas_evidence.cli.shown import LiveTable, Printed
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import err, out, typed
-from nas_evidence.cli.validate import dry_run
+from nas_evidence.cli.validate import Check
 from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
@@ -52,9 +52,7 @@ _AFTER = 1.25
 
 @with_parameters_of(nas_evidence.search)
 def search(
-    only_check: Annotated[
-        bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
-    ] = False,
+    dry_run: DryRun = False,
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
@@ -69,12 +67,7 @@ def search(
     Example: nas-evidence search mine.csv --target price
     Example: nas-evidence search mine.toml --dry-run
     """
-    if only_check:
-        dry_run(**given, address=address)
-        return
-    limit = _limit(given.pop("time_limit", None))
-    given = {"workers": None, "executor": "auto", **given}
-    nas_evidence.search(**given, address=address, time_limit=limit, progress=_Terminal(limit))
+    nas_evidence.search(address=address, **_here(dry_run, given))
 
 
 @with_parameters_of(nas_evidence.resume)
@@ -90,6 +83,7 @@ def resume(
         ),
     ] = None,
     name: JobName = None,
+    dry_run: DryRun = False,
     **given: Any,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
@@ -99,17 +93,18 @@ def resume(
     if "retry_failed" in given:
         given["retry_failed"] = trial_ids(given["retry_failed"]) or True
     if address is not None and address.startswith(("http://", "https://")):
+        if dry_run:
+            raise UserError(
+                "--dry-run checks what runs here; for a job on a cluster leave it out, or leave "
+                "--address out."
+            ).with_code("dry-run-of-job")
         resubmit(address, name, folder, **given)
         return
     if folder is None or name is not None:
         raise UserError(
             "resume needs a study folder, or --address URL and --name NAME."
         ).with_code("resume-without-place")
-    limit = _limit(given.pop("time_limit", None))
-    given = {"workers": None, "executor": "auto", **given}
-    nas_evidence.resume(
-        folder, **given, address=address, time_limit=limit, progress=_Terminal(limit)
-    )
+    nas_evidence.resume(folder, address=address, **_here(dry_run, given))
 
 
 @with_parameters_of(nas_evidence.refit)
@@ -141,6 +136,7 @@ def refit(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
     ] = None,
+    dry_run: DryRun = False,
     **given: Any,
 ) -> None:
     """Train the best architecture again, on all rows or on other ones, as a study of its own.
@@ -150,11 +146,18 @@ def refit(
     Example: nas-evidence refit runs/mine
     Example: nas-evidence refit runs/mine more.csv --top 3 --seeds 1
     """
-    limit = _limit(given.pop("time_limit", None))
     asked = {"top": top, "seeds": seeds, "seed": seed, "out": out, "address": address}
     given |= {name: value for name, value in asked.items() if value is not None}
-    given = {"workers": None, "executor": "auto", **given}
-    nas_evidence.refit(study, data, **given, time_limit=limit, progress=_Terminal(limit))
+    nas_evidence.refit(study, data, **_here(dry_run, given))
+
+
+def _here(dry_run: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a study that this process runs, or only checks."""
+    limit = _limit(given.get("time_limit"))
+    audience = Check() if dry_run else _Terminal(limit)
+    return {
+        "workers": None, "executor": "auto", **given, "time_limit": limit, "progress": audience
+    }  # fmt: skip
 
 
 def _limit(text: str | None) -> TimeLimit | None:
@@ -164,20 +167,11 @@ def _limit(text: str | None) -> TimeLimit | None:
     return TimeLimit(seconds_of(text), begun=monotonic() - seconds_running())
 
 
-class _Terminal(Audience):
-    """Prints on the terminal; at the end it writes report and export."""
+class _Terminal(Printed):
+    """Prints what happens; at the end it writes report and export."""
 
     def __init__(self, limit: TimeLimit | None) -> None:
         self._left = (lambda: inf) if limit is None else limit.left
-
-    def say(self, line: str) -> None:
-        out.print(line)
-
-    def read(self, sentences: Sequence[str]) -> None:
-        print_reading(sentences)
-
-    def warn(self, line: str) -> None:
-        out.print(f"warning: {line}")
 
     def begins(self, store: "WorkingCopy") -> None:
         _log_to(store.folder / "logs" / "driver.log")

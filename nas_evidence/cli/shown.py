@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.api.progress import Progress, score_text, size_text
+from nas_evidence.api.runs import Audience
 from nas_evidence.api.shared_options import flag_of
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.durations import duration
@@ -46,6 +47,22 @@ def as_typed(sentence: str) -> str:
     shown = _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2]}", sentence)
     shown = _BOTH_DOORS.sub(r"\2 \1", shown)
     return _SETTING.sub(r"\1--set ", shown)
+
+
+class Printed(Audience):
+    """Prints what happens on the terminal."""
+
+    def say(self, line: str) -> None:
+        """Print one line of text."""
+        out.print(line)
+
+    def read(self, sentences: Sequence[str]) -> None:
+        """Print how the data were read."""
+        print_reading(sentences)
+
+    def warn(self, line: str) -> None:
+        """Print a warning."""
+        out.print(f"warning: {line}")
 
 
 def print_reading(sentences: Iterable[str]) -> None:

@@ -1,6 +1,5 @@
 """The verbs for a study that runs elsewhere: submit, cancel, and `resume --address URL`."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -8,21 +7,14 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.control import cancelled, job_line, there
-from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
-from nas_evidence.cli.shown import print_reading
+from nas_evidence.cli.shown import Printed
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
 from nas_evidence.storage.kept_submission import FILE, resume_words
 
 
-class _Told(Audience):
-    def read(self, sentences: Sequence[str]) -> None:
-        print_reading(sentences)
-
-    def say(self, line: str) -> None:
-        out.print(line)
-
+class _Told(Printed):
     def warn(self, line: str) -> None:
         warn(line)
 

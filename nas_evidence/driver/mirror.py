@@ -51,7 +51,7 @@ from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.storage.checkpoint_losses import losses_so_far
 from nas_evidence.storage.faults import StoreError, StudyStoppedError
-from nas_evidence.storage.holding import Holder, announced
+from nas_evidence.storage.holding import Holder, announced, refuse_if_held
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.log import (
     LOG,
@@ -146,6 +146,23 @@ class WorkingCopy:
         """Check that no link leads out of the folder, which is protected by its own lock."""
         refuse_links(self.folder, self.place)
         yield
+
+    @contextlib.contextmanager
+    def looked_at(self, *, steal: bool = False) -> Iterator[None]:
+        """Check that the study could be held, and read it; nothing is written at its place.
+
+        Raises:
+            ValueError: if another process works on the study, or may.
+        """
+        self.check_answers()
+        self.looking = "results"
+        self.pull()
+        self.look("data/")
+        lock = self.folder / "lock"
+        held = lock.read_bytes() if lock.is_file() else b""
+        refuse_if_held(held, self.place, Holder.is_dead_here, steal=steal)
+        with self.named():
+            yield
 
     def look_for_requests(self) -> None:
         """Fetch the requests of other processes."""
@@ -372,7 +389,7 @@ class Mirror(WorkingCopy):
 
     def _clear(self, below: str, kept: Container[str]) -> None:
         """Remove what is not known to equal the store: another driver may have run since."""
-        (self.folder / below).mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         for path in sorted((self.folder / below).rglob("*"), reverse=True):
             name = path.relative_to(self.folder).as_posix()
             if path.is_dir():

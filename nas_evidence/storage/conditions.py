@@ -73,10 +73,10 @@ def edits_of(folder: Path) -> list[str]:
         return []
 
 
-def note_conditions(
+def hash_to_run(
     folder: Path, study: StudySpec, data: str, ran: Collection[str] = ()
-) -> tuple[str, list[str]]:
-    """Record the conditions under which trials are about to run.
+) -> tuple[str, bool]:
+    """Return the hash of the conditions of trials to come, and whether they are recorded.
 
     Args:
         folder: of the study.
@@ -84,17 +84,10 @@ def note_conditions(
         data: hash of the data as loaded.
         ran: hashes of the conditions of the stored trials.
 
-    Returns:
-        Their hash, and a line for each thing that was restored.
-
     Raises:
         ValueError: trials of this study have run under other conditions; names what differs.
     """
     check_conditions(folder, study)
-    done = []
-    for place in damaged_conditions(folder):
-        set_aside(folder, place)
-        done.append(f"{place}: not as written; moved to damaged/, written again from study.toml")
     for path, known in _sound(folder):
         if data and known.data and data != known.data:
             raise UserError(
@@ -104,7 +97,7 @@ def note_conditions(
                 "version of nas-evidence read them otherwise."
             ).with_code("data-set-replaced")
         if data == known.data:  # also after an update that added keys
-            return _hash_in(path), done
+            return _hash_in(path), True
     found = content_hash(study, data)
     if ran and found not in ran:
         raise UserError(
@@ -112,7 +105,24 @@ def note_conditions(
             f"{', '.join(sorted(ran))}, now it is {found}), and the copy of the study in logs/ "
             "is lost; restore study.toml and the data from a backup, or give another folder."
         ).with_code("conditions-lost")
-    _write(folder / "logs" / f"conditions-{found}.toml", study, data)
+    return found, False
+
+
+def note_conditions(
+    folder: Path, study: StudySpec, data: str, ran: Collection[str] = ()
+) -> tuple[str, list[str]]:
+    """Record the conditions under which trials are about to run; arguments as `hash_to_run`.
+
+    Returns:
+        Their hash, and a line for each thing that was restored.
+    """
+    found, known = hash_to_run(folder, study, data, ran)
+    done = []
+    for place in damaged_conditions(folder):
+        set_aside(folder, place)
+        done.append(f"{place}: not as written; moved to damaged/, written again from study.toml")
+    if not known:
+        _write(folder / "logs" / f"conditions-{found}.toml", study, data)
     return found, done
 
 

@@ -101,7 +101,7 @@ def announced(
         put(mine, if_absent=True)
         there = get()
     if there != mine:
-        _refuse_if_held(there or b"", place, is_left, steal=steal)
+        refuse_if_held(there or b"", place, is_left, steal=steal)
     put(mine)
     over = threading.Event()
 
@@ -147,9 +147,13 @@ def is_damaged(content: bytes) -> bool:
     return bool(content.strip(b"\0 \n")) and holder_in(content) is None
 
 
-def _refuse_if_held(
+def refuse_if_held(
     content: bytes, place: Path | str, is_left: Callable[[Holder], bool], *, steal: bool
 ) -> None:
+    """Refuse a study whose file `lock` holds this, if another process works on it, or may.
+
+    Arguments as in `announced`.
+    """
     holder = holder_in(content)
     if is_damaged(content) and not steal:
         raise UserError(

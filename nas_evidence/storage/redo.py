@@ -129,13 +129,13 @@ def adopt(log: Log, found: Collection[Found]) -> None:
             log.write(Merged(part=one.stem, files=one.files, attempts=attempts))
 
 
-def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
-    """Ask for failed trials to run again, all or some; return their ids.
+def to_retry(finds: DoneTrials, which: Collection[int] | None) -> dict[int, TrialRow]:
+    """Return failed trials that are to run again, all or some, with their rows.
 
     Raises:
         ValueError: a trial has not failed.
     """
-    rows = find_done(folder).done
+    rows = finds.done
     failed = sorted(i for i, row in rows.items() if row.status in _MAY_SUCCEED)
     chosen = failed if which is None else sorted(set(which))
     if wrong := [i for i in chosen if i not in failed]:
@@ -144,10 +144,20 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
             f"only failed trials can be retried, but trial {wrong[0]} is {state}; "
             f"failed: {', '.join(map(str, failed)) or 'none'}."
         ).with_code("retry-not-failed")
+    return {i: rows[i] for i in chosen}
+
+
+def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
+    """Ask for failed trials to run again, all or some; return their ids.
+
+    Raises:
+        ValueError: a trial has not failed.
+    """
+    rows = to_retry(find_done(folder), which)
     with locked(folder), contextlib.closing(Log(folder)) as log:
-        for i in chosen:
-            log.write(Again(trial_id=i, attempt=rows[i].attempt), durable=True)
-    return chosen
+        for i, row in rows.items():
+            log.write(Again(trial_id=i, attempt=row.attempt), durable=True)
+    return [*rows]
 
 
 def set_aside_wrong(folder: Path, finds: DoneTrials) -> None:

@@ -43,37 +43,56 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
         ValueError: if the folder holds something else, a study that differs in more than that, or
             a running one.
     """
-    path = folder / "study.toml"
-    refuse_links(folder)
-    if not path.is_file() and _is_foreign(folder):
-        raise UserError(
-            f"{folder} is neither empty nor a study folder (it has no study.toml); "
-            "give another one as `out`."
-        ).with_code("folder-not-empty")
+    agreed(folder, study)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be created or written: {error.strerror}; give another as `out`."
-        ).with_code("folder-not-writable") from None
+        raise _unwritable(folder, str(error.strerror)) from None
     with locked(folder, steal=steal):  # a running study keeps its file
-        if path.is_file():
-            old = load_study(path)
-            if different := differences(old, study):
-                raise UserError(
-                    f"{folder} holds a study that differs: "
-                    + "; ".join(different)
-                    + ". Give another folder as `out`, or the same study."
-                ).with_code("folder-of-another-study")
-            check_conditions(folder, old)
-            study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
+        study = agreed(folder, study)
         keep_copy(folder, study)
-        write_whole(path, dump_study(study))
+        write_whole(folder / "study.toml", dump_study(study))
         withdraw(folder)  # an old request to stop
     for name in _SUBFOLDERS:
         (folder / name).mkdir(exist_ok=True)
     return study
+
+
+def agreed(folder: Path, study: StudySpec) -> StudySpec:
+    """Return `study` as its folder is to store it, which may hold it already; write nothing.
+
+    Raises:
+        ValueError: if the folder holds something else, or a study that differs in more than the
+            `FREE_KEYS`.
+    """
+    path = folder / "study.toml"
+    refuse_links(folder)
+    if not path.is_file():
+        if _is_foreign(folder):
+            raise UserError(
+                f"{folder} is neither empty nor a study folder (it has no study.toml); "
+                "give another one as `out`."
+            ).with_code("folder-not-empty")
+        home = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        if not (home.is_dir() and os.access(home, os.W_OK)):
+            raise _unwritable(folder, f"{home} is no folder that can be written")
+        return study
+    old = load_study(path)
+    if different := differences(old, study):
+        raise UserError(
+            f"{folder} holds a study that differs: "
+            + "; ".join(different)
+            + ". Give another folder as `out`, or the same study."
+        ).with_code("folder-of-another-study")
+    check_conditions(folder, old)
+    return study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
+
+
+def _unwritable(folder: Path, why: str) -> UserError:
+    return UserError(
+        f"{folder} cannot be created or written: {why}; give another as `out`."
+    ).with_code("folder-not-writable")
 
 
 def read_study(folder: Path, overrides: Iterable[Override | str] = ()) -> StudySpec:

@@ -19,7 +19,8 @@ from commands import TINY, environment, hashes, run, start, write_study
 from messages import refused
 
 import nas_evidence
-from nas_evidence.cli.validate import dry_run
+from nas_evidence.cli.validate import Check
+from nas_evidence.data.source import DATASETS
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -200,14 +201,16 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     asked = ("--set", "n_trials=7", "--workers", "2")
     text = run("search", "tiny.toml", "--dry-run", *asked, folder=home).stdout
     assert text.splitlines() == [
-        "tiny: valid; 7 trials over mlp, linear on npz",
         "classification, 3 classes: 0, 1, 2; --task regression to change",
         "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
+        "tiny: 7 trials, 2 workers -> runs/tiny",
+        "tiny: trials run in processes of this machine",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
-        "ranked by: diag_ef; --set objective=NAME to change it",
+        "families: mlp, linear",
         "memory: 0.00288 MB of training inputs in each worker",
-        "time: less than a minute on idle cores for 7 trials, 2 workers",
+        "time: less than a minute on idle cores",
+        "valid: nothing was written; without --dry-run it runs",
     ]
 
 
@@ -217,20 +220,20 @@ def test_a_dry_run_fetches_a_data_set_if_it_is_asked_to(
 ) -> None:
     asked: list[bool] = []
 
-    def load(*given: object, download: bool = False, **more: object) -> object:
+    def read(*given: object, download: bool = False, **more: object) -> object:
         asked.append(download)
         raise ValueError("there is no data")
 
-    monkeypatch.setattr("nas_evidence.data.load", load)
-    download = {"download": True} if fetches else {}
-    dry_run("mnist", data_root=tmp_path, **download)
+    monkeypatch.setitem(DATASETS, "mnist", read)
+    with pytest.raises(ValueError, match="there is no data"):
+        nas_evidence.search("mnist", data_root=tmp_path, download=fetches, progress=Check())
     assert asked == [fetches]
 
 
 def test_workers_are_typed_as_a_number_or_auto(home: Path) -> None:
     asked = ("search", "tiny.toml", "--dry-run", "--executor", "ray", "--workers")
-    assert run(*asked, "3", folder=home).stdout.endswith("3 workers\n")
-    assert run(*asked, "auto", folder=home).stdout.endswith("trials, workers as there is room\n")
+    assert "4 trials, 3 workers -> " in run(*asked, "3", folder=home).stdout
+    assert "4 trials, workers as there is room -> " in run(*asked, "auto", folder=home).stdout
     for wrong in ("0", "many"):
         assert f"but got '{wrong}'" in run(*asked, wrong, folder=home, code=2).stderr
 
@@ -264,7 +267,7 @@ def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refuse
 )
 def test_a_dry_run_refuses_what_the_search_would(option: str, value: Any, code: str) -> None:
     with refused(code):
-        dry_run("digits", **{option: value})
+        nas_evidence.search("digits", progress=Check(), **{"executor": "auto", option: value})
 
 
 def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:

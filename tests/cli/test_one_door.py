@@ -38,7 +38,10 @@ CALLED: dict[str, tuple[Callable[..., Any], ...]] = {
 _TABLE = "the same statistics of any table are `nas_evidence.reporting.any_table.rank_table`"
 #: Options that are no parameter, with the reason.
 ONLY_TYPED = {
-    ("search", "dry-run"): "prints what a search would do, and has no study to return",
+    **{
+        (verb, "dry-run"): "prints what it would do, and has no study to return"
+        for verb in ("search", "resume", "refit")
+    },
     ("resume", "name"): "of a job on a cluster, as `resubmit`",
     **{("report", name): _TABLE for name in ("table", "score", "target", "group", "baseline")},
     ("predict", "to"): "`Prediction.to_frame` is written by pandas",

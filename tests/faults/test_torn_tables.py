@@ -6,13 +6,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from commands import found
-from fakes import FakeExecutor, compacted, finished
+from fakes import FakeExecutor, compacted, finished, last_log
 from faulty import flipped, run, study
 from messages import refused
 
+import nas_evidence
+from nas_evidence.cli.validate import Check
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.redo import ask_to_retry
+from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import COMPACT_AT, read_table, read_tables
 
 pytestmark = pytest.mark.slow
@@ -52,10 +55,13 @@ def test_no_flipped_bit_of_a_table_is_read_as_another_value(tmp_path: Path) -> N
             path.write_bytes(sound)
 
 
-def test_failed_trials_run_again_on_request_and_their_history_stays(tmp_path: Path) -> None:
+def test_failed_trials_run_again_on_request_and_their_history_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def unlucky(assignment: Assignment) -> str | None:
         return "bad machine" if assignment.trial_id in (1, 2) else None
 
+    open_study(tmp_path, SPEC)
     run(SPEC, tmp_path, FakeExecutor(misbehave=unlucky))
     before = finished(tmp_path)
     assert [before[i].status.value for i in (1, 2)] == ["failed", "failed"]
@@ -69,6 +75,12 @@ def test_failed_trials_run_again_on_request_and_their_history_stays(tmp_path: Pa
     assert (tmp_path / "trials" / f"000002-a{before[2].attempt}.parquet").exists()
     with refused("retry-not-failed", 0):
         ask_to_retry(tmp_path, [0])
+    last = last_log(tmp_path).read_bytes()
+    with refused("conditions-lost"):  # after the trials: those here ran without data
+        nas_evidence.resume(tmp_path, retry_failed=True, progress=Check())
+    assert "retry: 1 failed trial\n" in (said := capsys.readouterr().out)
+    assert "1 of 4 trials" in said
+    assert last_log(tmp_path).read_bytes() == last
     assert ask_to_retry(tmp_path, None) == [1]
 
 
