@@ -39,7 +39,7 @@ IMAGES = ROOT / "docs" / "images" / "reproduce"
 
 def of_papers() -> str:
     """Return which figures and tables agree in all cells, in some, or were not run, by paper."""
-    rows = listed(ROOT / "benchmarks" / "reproduce")
+    rows = listed()
     lines = [["paper", "all cells agree", "some of them", "none, or not run"], ["---"] * 4]
     total: Counter[str] = Counter()
     for paper in dict.fromkeys(row.paper for row in rows):

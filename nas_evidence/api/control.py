@@ -275,7 +275,8 @@ def cancel(
 ) -> str:
     """Stop a running study after the current slice, or end one trial; return how it ended.
 
-    Nothing is lost: `resume` continues the study.
+    Nothing is lost: `resume` continues the study. In a callback of the study it returns at once;
+    the study or the trial ends after the current slice.
 
     Args:
         place: a study folder, or the URI of a store.

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from nas_evidence.exporting.predictor import Method, Prediction, Predictor
 
 
-#: joblib fits in threads inside its processes, and torch exports in one thread at a time.
-_FITTING = threading.Lock()
+#: joblib fits in threads inside its processes, and torch exports in one thread at a time. A
+#: callback of one fit may do another.
+_FITTING = threading.RLock()
 
 
 def _is_text(X: Any) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from nas_evidence.driver.mirror import WorkingCopy
 from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.holding import is_mine
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
 from nas_evidence.storage.study_folder import is_locked
@@ -20,9 +21,9 @@ def cancel(
 ) -> str:
     """Cancel a trial, or the study if none is given; return one line about the outcome.
 
-    Takes up to one slice. The study stays intact and can be resumed. Of a store it fetches who
-    holds the study and its log; the results only once all is over, or to say
-    why there is nothing to cancel.
+    Takes up to one slice; a callback of the study does not wait for it. The study stays intact and
+    can be resumed. Of a store it fetches who holds the study and its log; the results only once
+    all is over, or to say why there is nothing to cancel.
 
     Raises:
         ValueError: if the study or the trial is not running.
@@ -37,6 +38,9 @@ def cancel(
             _check(folder, store.place, trial_id)
     request_cancel(folder, trial_id)
     store.send(request_name(trial_id))
+    if is_mine(store.place):
+        what = store.place if trial_id is None else f"trial {trial_id}"
+        return f"{what}: ends after the current slice"
     while is_locked(folder) and (
         trial_id is None or (is_open(folder, trial_id) and _is_under_way(folder, trial_id))
     ):

@@ -1,6 +1,6 @@
 """Two to ten studies in one table: their winners side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +10,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
 from nas_evidence.reporting.words import named
 from nas_evidence.spec.record import n_searched
+from nas_evidence.spec.study import StudySpec
 
 FEWEST, MOST = 2, 10
 
@@ -21,7 +22,8 @@ def compare(
 
     `value` is that of `score`, in its own unit, larger is better; `test_nll` in nats per datum,
     of real targets divided by their standard deviation; `worker_seconds` summed over trials.
-    `attrs["notes"]` says which columns cannot be compared, and why.
+    `attrs["notes"]` says which columns cannot be compared, and why. Rows and split decide: studies
+    of one data set that read it otherwise are compared, as by `target_scale` or `drop`.
 
     Args:
         folders: of the studies.
@@ -44,19 +46,39 @@ def compare(
     frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
     notes = {
         "The studies are of different data or splits: no column says which is better.": {
-            study.spec.dataset.model_dump_json() for study in studies
+            study.spec.dataset.rows(study.spec.seed) for study in studies
         },
         "They are ranked by different scores: compare the test columns only.": {
             study.ranks_by for study in studies
         },
     }
     frame.attrs["notes"] = [note for note, kinds in notes.items() if len(kinds) > 1]
-    if same_power := _power_note(names, studies):
-        # An integral of a power of the likelihood is no evidence: values at different powers are
-        # of different quantities.
-        frame.attrs["notes"].append(same_power)
-        frame["value"] = float("nan")
+    for column, key, of_each in _kinds([study.spec for study in studies]):
+        if len({*of_each}) > 1:
+            each = ", ".join(map("{} ({})".format, of_each, names))
+            what = {"value": "scores"}.get(column, column.replace("_", " "))
+            frame.attrs["notes"].append(f"Their {what} are not compared: `{key}` is {each}.")
+            frame[column] = float("nan")
     return frame
+
+
+def _kinds(specs: Sequence[StudySpec]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield columns whose values are of different kinds where a key differs, and the key's values.
+
+    An integral of a power of the likelihood is no evidence: values at different powers are of
+    different quantities. Class weights decide what an error counts in an accuracy.
+    """
+    plans = [spec.plan for spec in specs]
+    yield "value", "likelihood_power", [f"{plan.likelihood_power:g}" for plan in plans]
+    yield "value", "augment", [" + ".join(sorted(plan.augment)) or "none" for plan in plans]
+    weights = [spec.dataset.class_weight for spec in specs]
+    yield "test_accuracy", "class_weight", [_weights_text(one) for one in weights]
+
+
+def _weights_text(weights: str | Mapping[str, float] | None) -> str:
+    if weights is None or isinstance(weights, str):
+        return weights or "none"
+    return ",".join(f"{name}={weight:g}" for name, weight in sorted(weights.items()))
 
 
 def _names(
@@ -93,17 +115,3 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
         "worker_seconds": float(study.trials["total_seconds"].astype(float).sum()),
         "winner": winner and winner.architecture,
     }
-
-
-def _power_note(names: Sequence[str], studies: Sequence[RankedStudy]) -> str:
-    plans = [study.spec.plan for study in studies]
-    values = {
-        "likelihood_power": [f"{plan.likelihood_power:g}" for plan in plans],
-        "augment": [" + ".join(sorted(plan.augment)) or "none" for plan in plans],
-    }
-    for key, of_each in values.items():
-        if len(set(of_each)) > 1:
-            by_name = zip(names, of_each, strict=True)
-            each = ", ".join(f"{value} ({name})" for name, value in by_name)
-            return f"Their scores are not compared: `{key}` is {each}."
-    return ""

@@ -150,6 +150,27 @@ class DatasetSpec(Frozen):
         asked = self.target_scale
         return "identity" if asked is None or asked == "auto" else asked
 
+    def rows(self, seed: int) -> tuple[Any, ...]:
+        """Return what decides the rows that are trained on and tested, and their targets.
+
+        Two studies of equal values have the same rows and split: the content of the data, where
+        that is kept, and the keys that choose among them. All other keys say how rows are read.
+
+        Args:
+            seed: of the study.
+        """
+        split = {"digits": DIGITS_TEST_SIZE, "diabetes": DIABETES_TEST_SIZE}.get(self.name)
+        size = self.test_size or split
+        drawn = (size, self.test_fraction, self.max_train, self.max_test)
+        return (
+            self.name,
+            self.content or (self.path, self.test_path),
+            drawn,
+            seed if any(drawn) else None,
+            (self.target, self.task),
+            (self.groups, self.time_column, self.weights),
+        )
+
     @property
     def units_column(self) -> str | None:
         """The column of groups or times, None if there is none."""

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from nas_evidence.storage.faults import StudyStoppedError
 
 #: Seconds between two heartbeats, and seconds of silence after which a holder may be dead.
 BEAT_EVERY, SILENT_AFTER = 10.0, 60.0
+#: The studies that are held by whoever calls, who must not wait for them.
+_MINE: ContextVar[frozenset[str]] = ContextVar("_MINE", default=frozenset())
 #: What the studies of this process wait for, by place; the next heartbeat of each says it.
 _WAITING = dict[str, str]()
 #: Characters of it: a file `lock` has a fixed size.
@@ -95,7 +98,7 @@ def announced(
     Raises:
         UserError: another process works on the study, or may.
     """
-    since = time.time()
+    since, key = time.time(), _key(place)
     mine, there = _text(since), get()
     if there is None:  # a new study: of two processes one comes first
         put(mine, if_absent=True)
@@ -112,9 +115,11 @@ def announced(
 
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
+    _MINE.set(_MINE.get() | {key})
     try:
         yield
     finally:
+        _MINE.set(_MINE.get() - {key})
         over.set()
         beating.join()
         _WAITING.pop(str(place), None)
@@ -163,6 +168,8 @@ def refuse_if_held(
     if holder is None or is_left(holder):
         return
     who, heard_of = f"process {holder.pid} of host {holder.host}", _when(holder.heard_of)
+    if holder.may_be_alive and is_mine(place):
+        raise held_here(place)
     if holder.may_be_alive:
         raise UserError(
             f"another process works on {place} ({who}, heard of at {heard_of}); wait for it, or "
@@ -173,6 +180,26 @@ def refuse_if_held(
             f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "
             "then take the study over with the option `steal`."
         ).with_code("holder-silent")
+
+
+def is_mine(place: Path | str) -> bool:
+    """Return whether the code that runs now is called while it holds this study, as a callback is.
+
+    Another thread of this process is not, unless it runs in a copy of the context.
+    """
+    return _key(place) in _MINE.get()
+
+
+def _key(place: Path | str) -> str:
+    return str(place) if "://" in str(place) else os.path.realpath(place)
+
+
+def held_here(place: Path | str) -> UserError:
+    """Return the error of whoever would wait for a study of which it is a callback."""
+    return UserError(
+        f"this is called while {place} runs and waits for it, as in a callback; do it when the "
+        "search has returned."
+    ).with_code("study-held-here")
 
 
 def boot_id() -> str:

@@ -18,7 +18,7 @@ from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import Override, differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
-from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
+from nas_evidence.storage.holding import Holder, announced, boot_id, held_here, holder_in, is_mine
 from nas_evidence.storage.kept_submission import read_submission
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.requests import withdraw
@@ -162,6 +162,8 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if is_mine(folder):
+                raise held_here(folder) from None
             found = read_submission(folder)
             words = (str(folder),) if found is None else found.words
             raise UserError(

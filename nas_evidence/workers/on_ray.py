@@ -66,6 +66,8 @@ _OF_RAY = (ConnectionError, TimeoutError, RuntimeError, RayError)
 #: The pools on a Ray that one of them has started; the last one stops it. A process has one Ray.
 _SHARING: set["RayExecutor"] = set()
 _ONE_AT_A_TIME = threading.Lock()
+#: The threads that drive a pool: another one there is inside a callback, while the first waits.
+_DRIVING = set[int]()
 
 
 class _Actor(WorkerProcess):
@@ -156,6 +158,13 @@ class RayExecutor(PackingPool):
         self._looked = -math.inf
         self._blind: set[str] = set()
         self._until_close = ExitStack()
+        if (thread := threading.get_ident()) in _DRIVING:
+            raise UserError(
+                "a callback of a study on Ray would wait for the workers that its own study "
+                "holds; there use executor=inline or local, or begin when the first has returned."
+            ).with_code("ray-inside-ray")
+        _DRIVING.add(thread)
+        self._until_close.callback(_DRIVING.discard, thread)
         try:
             self._connect(address, namespace, go_on)
             self._look()

@@ -1,6 +1,7 @@
 """A study that was submitted is continued there: every hint has the address and the name."""
 
 import json
+from contextvars import Context
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,8 @@ def test_refusals_name_the_cluster(submitted: Path) -> None:
     with (
         locked(submitted),
         refused("folder-locked", f"nas-evidence cancel --address {URL} --name digits"),
-        locked(submitted),
     ):
-        pass
+        Context().run(locked(submitted).__enter__)
     with refused("search-on-study-folder", RESUME):
         nas_evidence.search(submitted)
 

@@ -1,5 +1,6 @@
 """Claims about looking at results: what matters first, nothing cut, and a page for one reader."""
 
+import inspect
 import math
 import urllib.error
 import urllib.request
@@ -22,6 +23,7 @@ from nas_evidence.cli.shown import ranking_rows
 from nas_evidence.cli.terminal import columns_that_fit, print_rows
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.exporting.predictor import Metrics
+from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import read_table
@@ -191,6 +193,70 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
     ]
     with refused("number-of-studies", 2, 10, 1):
         nas_evidence.compare([one])
+
+
+#: Changes of a study of a table, with the keys that decide rows or split, and what is said then.
+ROWS = "of different data or splits"
+CHANGES = {
+    "target_scale": ({"target_scale": "log"}, {}, ""),
+    "features": ({"drop": ("a",), "categorical": ("b",)}, {}, ""),
+    "place": ({"path": "elsewhere/t.csv"}, {}, ""),
+    "trials": ({}, {"n_trials": 99}, ""),
+    "class_weight": (
+        {"class_weight": "balanced", "task": "classification"},
+        {"plan": {"likelihood": "categorical"}},
+        "test accuracy are not compared: `class_weight` is none (one), balanced (other).",
+    ),
+    "cell": ({"content": "1f"}, {}, ROWS),
+    "max_train": ({"max_train": 50}, {}, ROWS),
+    "test_fraction": ({"test_fraction": 0.3}, {}, ROWS),
+    "seed": ({}, {"seed": 1}, ROWS),
+    "weights": ({"weights": "w"}, {}, ROWS),
+    "groups": ({"groups": "g"}, {}, ROWS),
+    "target": ({"target": "z"}, {}, ROWS),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_rows_and_split_decide_whether_studies_are_of_the_same_data(
+    name: str, tmp_path: Path
+) -> None:
+    dataset, changes, says = CHANGES[name]
+    task = dataset.get("task", "regression")
+    given = {"name": "table", "path": "t.csv", "target": "y", "content": "0e", "task": task}
+    given["test_fraction"] = 0.2
+    plan = {"likelihood": "categorical" if task == "classification" else "gaussian"}
+    folders = [
+        folder(
+            tmp_path / one,
+            [record(1, 1)],
+            **{"name": one, "plan": plan, "dataset": DatasetSpec(**given | more), **own},
+        )
+        for one, more, own in (("one", {}, {}), ("other", dataset, changes))
+    ]
+    found = nas_evidence.compare(folders)
+    notes = found.attrs["notes"]
+    assert len(notes) == bool(says)
+    assert says in "".join(notes)
+    assert (found["value"] == 0.85).all()
+    assert found["test_accuracy"].isna().all() == (name == "class_weight")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_that_draws_no_rows_makes_no_other_data(seed: int) -> None:
+    whole = DatasetSpec(name="table", path="t.csv", target="y", content="0e")
+    assert whole.rows(0) == whole.rows(seed)
+    assert (DatasetSpec(name="digits").rows(0) == DatasetSpec(name="digits").rows(seed)) != seed
+    assert DatasetSpec(name="digits").rows(0) == DatasetSpec(name="digits", test_size=500).rows(0)
+    assert DatasetSpec(name="digits").rows(0) != DatasetSpec(name="digits", test_size=9).rows(0)
+
+
+def test_each_key_of_a_data_set_decides_rows_or_how_they_are_read() -> None:
+    read = {"drop", "categorical", "numeric", "class_weight", "target_scale", "image_size"}
+    rows = inspect.getsource(DatasetSpec.rows)
+    decide = {key for key in DatasetSpec.model_fields if f"self.{key}" in rows}
+    assert decide | read == {*DatasetSpec.model_fields}
+    assert not decide & read
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextvars import Context
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,7 +158,8 @@ def test_the_status_of_a_held_folder_says_who_since_when_and_what_to_do(
         assert f"process {os.getpid()} of host" in held
         assert time.strftime("since %Y-%m-%d") in held
         assert f"cancel {tmp_path}" in held
-        said = cli("resume", tmp_path, "--executor", "inline", code=2)[1]
+        resume = partial(cli, "resume", tmp_path, "--executor", "inline", code=2)
+        said = Context().run(resume)[1]
         assert f"process {os.getpid()} of host" in said
         assert "{" not in said
     assert study_status(tmp_path).holder is None

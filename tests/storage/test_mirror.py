@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from contextvars import Context
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -323,8 +324,10 @@ def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
     with Mirror(uri).held():
-        with refused("study-held", "memory:"):
+        with refused("study-held-here", "memory:"):
             Mirror(uri).held().__enter__()
+        with refused("study-held", "memory:"):
+            Context().run(Mirror(uri).held().__enter__)
         folder = pulled(uri)
         assert is_locked(folder), "status says that it runs"
     assert not is_locked(pulled(uri))
@@ -872,6 +875,6 @@ def test_a_study_whose_taking_was_confirmed_to_nobody_is_held(
         return written and (not if_absent or put(self, name, content, if_absent=True))
 
     monkeypatch.setattr(Store, "put", lost)
-    with Mirror(uri).held(), pytest.raises(ValueError, match="another process works on"):
-        Mirror(uri).held().__enter__()
+    with Mirror(uri).held(), refused("study-held", "memory:"):
+        Context().run(Mirror(uri).held().__enter__)
     assert not Store(uri).get("lock")

@@ -5,6 +5,7 @@ import shutil
 import socket
 import time
 from contextlib import closing, nullcontext
+from contextvars import Context
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -58,8 +59,10 @@ def test_a_second_driver_on_this_host_is_refused_and_the_lock_goes_with_its_hold
         holder = holder_of(tmp_path)
         assert holder is not None
         assert holder.is_me
-        with refused("folder-locked", "process", "host"):
+        with refused("study-held-here", tmp_path):
             locked(tmp_path).__enter__()
+        with refused("folder-locked", "process", "host"):  # another thread may wait
+            Context().run(locked(tmp_path).__enter__)
     assert not is_locked(tmp_path)
     assert holder_of(tmp_path) is None
 
