@@ -1,5 +1,6 @@
 """The verbs for a study that runs elsewhere: submit, cancel, and `resume --address URL`."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
