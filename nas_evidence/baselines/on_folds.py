@@ -155,8 +155,8 @@ def judged_on_folds(
             yield step
         else:
             against = _free_of_choice(beside_winner, densities, candidates)
-            each = (against if one.name == against.name else one for one in step.baselines)
-            yield step.model_copy(update={"baselines": tuple(each), "against": against.name})
+            freed = (against if one.name == against.name else one for one in step.baselines)
+            yield step.model_copy(update={"baselines": tuple(freed), "against": against.name})
 
 
 def _free_of_choice(

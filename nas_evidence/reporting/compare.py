@@ -44,7 +44,7 @@ def compare(
     names = _names(studies, paths, places or paths)
     comparisons = [read_comparison(path) for path in paths]
     frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
-    notes = {
+    notes: dict[str, set[object]] = {
         "The studies are of different data or splits: no column says which is better.": {
             study.spec.dataset.rows(study.spec.seed) for study in studies
         },
