@@ -39,7 +39,7 @@ from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.registry import declared
-from nas_evidence.spec.study import domains_of_family
+from nas_evidence.spec.study import FAMILY_PARAMETERS
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).
@@ -554,7 +554,8 @@ def _at_edges(study: RankedStudy, shape: tuple[int, ...], sure: Certainty | None
     ask for more.
     """
     winner = study.winner
-    assert winner is not None
+    if winner is None or winner.family not in FAMILY_PARAMETERS:  # its author knows its ranges
+        return
     n_data = study.complete["n_data"].dropna()
     usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
     tied = [study.ranking[i] for i in (sure.tied if sure is not None else ())]
@@ -592,7 +593,7 @@ def _at_edge(
     """
     low, high, end = domain.low, domain.high, _end(domain, value)
     whole = int if isinstance(domain, IntRange) else float
-    widest = domains_of_family(family).get(name)
+    widest = FAMILY_PARAMETERS[family].get(name)
     if end == "high":
         most = getattr(widest, "high", math.inf)
         if (family, name) == ("cnn", "depth") and len(shape) == 3:
