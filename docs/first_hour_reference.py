@@ -123,7 +123,7 @@ def said_of_new(text: str, folder: Path) -> tuple[str, ...]:
         trained, drop=(), categorical=(), numeric=(), where="it", written=written
     )
     try:
-        doubts = features_of(folder / "new.csv", preparation, target="y").doubts
+        doubts = features_of(folder / "new.csv", preparation, target="y").warnings
     except ValueError as error:
         return (f"error: {error}",)
     return tuple(f"warning: {doubt}" for doubt in doubts) or ("nothing",)

@@ -523,10 +523,10 @@ class Study:
             study.evaluate("labelled.csv")["accuracy"]
         """
         predictor = self.predictor(trial_id, top=top, single=single)
-        given = predictor.given(data)
-        for doubt in given.doubts:
+        given = predictor.given(data, y)
+        for doubt in given.warnings:
             warnings.warn(doubt, UserWarning, stacklevel=3)
-        found = predictor.evaluate(given, y, **options)
+        found = predictor.evaluate(given, **options)
         if seen := seen_in_training(given, self):
             warnings.warn(seen, UserWarning, stacklevel=3)
         return found
