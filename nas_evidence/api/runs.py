@@ -437,6 +437,10 @@ class UnfinishedStudy:
             from nas_evidence.training.own_family import check_own_families
 
             check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
+        if any(map(is_outside, spec.estimators)):
+            from nas_evidence.driver.own_scores import check_own_scores
+
+            check_own_scores(spec, arrays)
         ran = {row.content_hash for row in done.values() if row.content_hash}
         content_hash, restored = note_conditions(self.store.folder, spec, data_digest(arrays), ran)
         for line in restored:
