@@ -17,7 +17,9 @@ import pandas as pd
 from nas_evidence.api.progress import is_watched
 from nas_evidence.api.request import own_families
 from nas_evidence.api.studies import search
-from nas_evidence.data.reading import plain
+from nas_evidence.data.reading import check_aligned, index_of, plain
+from nas_evidence.data.real_targets import real_numbers
+from nas_evidence.data.targets import typed_targets
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import AskedScale
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
@@ -176,6 +178,8 @@ class EvidenceEstimator(_Estimator):
             out = Path(folder) / "study"
         else:
             out = Path(self.out)
+        given = {"y": y, "sample_weight": sample_weight, "groups": groups}
+        check_aligned(index_of(X), given)
         X, y = self._checked_to_fit(X, y)
         if sample_weight is not None:
             from sklearn.utils import check_consistent_length
@@ -271,8 +275,25 @@ class EvidenceEstimator(_Estimator):
         return self.predictor_.predict(X, method=self.method)
 
 
+class _Scored:
+    """Checks what `score` of scikit-learn takes by position, and refuses without a row."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of classes, or R² of real targets, as scikit-learn does.
+
+        Raises:
+            ValueError: if y or `sample_weight` has another index than X, or a real target is not
+                finite; names the row.
+        """
+        check_aligned(index_of(X), {"y": y, "sample_weight": sample_weight})
+        if not self._kind.classes:  # type: ignore[attr-defined]
+            real_numbers(typed_targets(y, "y"), "y")
+        found: float = super().score(X, y, sample_weight)  # type: ignore[misc]
+        return found
+
+
 @dataclass(eq=False, repr=False)
-class EvidenceClassifier(_Classifier, EvidenceEstimator):
+class EvidenceClassifier(_Scored, _Classifier, EvidenceEstimator):
     """Classification by the best architecture of a search; `classes_` after `fit`.
 
     Args:
@@ -306,7 +327,7 @@ class EvidenceClassifier(_Classifier, EvidenceEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class EvidenceRegressor(_Regressor, EvidenceEstimator):
+class EvidenceRegressor(_Scored, _Regressor, EvidenceEstimator):
     """Regression by the best architecture of a search.
 
     Args:

@@ -16,20 +16,49 @@ from nas_evidence.spec.dataset import (
     scale_of_others,
     with_task,
 )
-from nas_evidence.spec.families import domains_of, reference_of
+from nas_evidence.spec.families import domains_of, is_family
+from nas_evidence.spec.registry import Score
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     IN_PYTHON,
     ResourceSpec,
     StudySpec,
+    preferred,
     preset_keys,
 )
 from nas_evidence.spec.toml import Override, find_study, load_study, parse_study
-from nas_evidence.storage.outside_code import admitted, outside_names, with_objects
+from nas_evidence.storage.outside_code import (
+    admitted,
+    outside_names,
+    reference_of,
+    with_objects,
+)
 
 if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
+
+
+#: Keys of scores, which in Python may be objects or functions.
+_OF_SCORES = ("estimators", "objective", "pruning.score")
+
+
+def named_scores(settings: Settings | None) -> tuple[Settings, list[Any]]:
+    """Return settings with the references of scores given as objects or functions, and these."""
+    found = []
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [*map(named, value)]
+        if not isinstance(value, Score) and not callable(value):
+            return value
+        found.append(value)
+        return reference_of(value)
+
+    if not isinstance(settings, Mapping):
+        return settings or (), found
+    changed = {key: named(settings[key]) for key in _OF_SCORES if key in settings}
+    return {**settings, **changed}, found
 
 
 def as_overrides(settings: Settings | None) -> list[Override]:
@@ -38,8 +67,9 @@ def as_overrides(settings: Settings | None) -> list[Override]:
     Raises:
         ValueError: for a value that a study file cannot hold.
     """
+    settings, _ = named_scores(settings)
     if not isinstance(settings, Mapping):
-        texts = [settings] if isinstance(settings, str) else settings or ()
+        texts = [settings] if isinstance(settings, str) else settings
         return [Override.typed(text) for text in texts]
     found = []
     for key, value in settings.items():
@@ -48,7 +78,7 @@ def as_overrides(settings: Settings | None) -> list[Override]:
         except TypeError:
             raise UserError(
                 f"settings[{key!r}] must be a number, text, bool, list or mapping, but is "
-                f"{value!r}; convert it, or leave the key out"
+                f"{shortened(repr(value))}; convert it, or leave the key out"
             ).with_code("setting-of-no-type") from None
     return found
 
@@ -250,7 +280,7 @@ def asked_for(
     path = find_study(study)
     base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
-    spec, code = admitted(spec, (base, Path.cwd()), allowed=allow_code, kept=given)
+    spec, code = admitted(spec, (base, Path.cwd()), allowed=allow_code, here=given)
     check_own_sampler(spec, code)
     with code.in_use():
         root = None if data_root is None else str(data_root)
@@ -388,10 +418,14 @@ def of_source(
     from nas_evidence.data.units import check_units
 
     name = name or name_of(Path(source.given))
+    asked = [Override.typed(one) if isinstance(one, str) else one for one in overrides]
+    keys = {one.key: one.value for one in asked}
+    if isinstance(scores := keys.get("estimators"), list) and "objective" not in keys:
+        asked.append(Override.given("objective", preferred(scores)))  # not that of the proposal
 
     def proposed() -> StudySpec:
         text = proposed_text(source.spec, arrays, name=name)
-        spec = parse_study(text, source.given, overrides, to_run=True)
+        spec = parse_study(text, source.given, asked, to_run=True)
         dataset = spec.dataset.model_copy(update={"content": source.spec.content})
         return spec.model_copy(update={"dataset": dataset})
 
@@ -402,7 +436,7 @@ def of_source(
         source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
-    spec, code = admitted(spec, [Path.cwd()], allowed=allow_code, kept=given)
+    spec, code = admitted(spec, [Path.cwd()], allowed=allow_code, here=given)
     check_own_sampler(spec, code)
     with code.in_use():
         spec = settled(spec, arrays)
@@ -492,9 +526,19 @@ def _first_mistake(error: ValueError) -> ValueError:
 
 
 def own_families(families: Sequence[Any] | str | None) -> list[Any]:
-    """Return the families that are given as classes or objects, not by name."""
+    """Return the families that are given as classes or objects, not by name.
+
+    Raises:
+        ValueError: for an object that is no family.
+    """
     given = () if families is None or isinstance(families, str) else families
-    return [family for family in given if not isinstance(family, str)]
+    own = [family for family in given if not isinstance(family, str)]
+    if wrong := [family for family in own if not is_family(family)]:
+        raise UserError(
+            "a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
+            f"{wrong[0]!r} has not"
+        ).with_code("family-incomplete")
+    return own
 
 
 def with_families(

@@ -371,6 +371,32 @@ class Study:
         """The table `trials`: one row per finished trial, whatever its status."""
         return self._tables().trials.copy()
 
+    def scores(self, *, per_datum: bool = False) -> "pd.DataFrame":
+        """Return the scores of each finished trial: one row a trial, one column a score.
+
+        They are those after the last epoch of its last attempt, larger is better, in the unit of
+        the column `value` of the table `evidence`; `n_parameters` is the number. A score that is
+        missing or not valid is NaN. The index is `trial_id`, as in `trials`. First are the scores
+        that the study asks for, last those that cost nothing.
+
+        Args:
+            per_datum: log evidence and log densities are divided by the data that they are of.
+
+        Example:
+            study.scores().corr(method="spearman")
+            study.scores().join(study.trials.set_index("trial_id")[["family", "test_rmse"]])
+        """
+        from nas_evidence.reporting.study_tables import by_trial
+        from nas_evidence.spec.registry import FREE_SCORES
+
+        tables = self._tables()
+        found = by_trial(tables.evidence, "value").astype(float)
+        if per_datum:
+            found = by_trial(tables.evidence, "per_datum").astype(float).fillna(found)
+        names = dict.fromkeys([*self.spec.estimators, *found.columns.difference(FREE_SCORES)])
+        ids = tables.trials["trial_id"].drop_duplicates()
+        return found.reindex(index=ids, columns=[*names, *FREE_SCORES])
+
     @property
     def missing(self) -> list[str]:
         """What of the results is missing or not as it was written, one line each."""
@@ -523,10 +549,10 @@ class Study:
             study.evaluate("labelled.csv")["accuracy"]
         """
         predictor = self.predictor(trial_id, top=top, single=single)
-        given = predictor.given(data)
-        for doubt in given.doubts:
+        given = predictor.given(data, y)
+        for doubt in given.warnings:
             warnings.warn(doubt, UserWarning, stacklevel=3)
-        found = predictor.evaluate(given, y, **options)
+        found = predictor.evaluate(given, **options)
         if seen := seen_in_training(given, self):
             warnings.warn(seen, UserWarning, stacklevel=3)
         return found

@@ -483,6 +483,10 @@ class UnfinishedStudy:
             from nas_evidence.training.own_family import check_own_families
 
             check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
+        if any(map(is_outside, spec.estimators)):
+            from nas_evidence.driver.own_scores import check_own_scores
+
+            check_own_scores(spec, arrays)
         return Ahead(arrays, left, race, workers, unused)
 
     def conditions(self, arrays: "ArrayData") -> tuple[str, set[str]]:

@@ -59,7 +59,7 @@ class AskedOptions(TypedDict, total=False):
         "One network, where several would predict together.", default=False)]
     settings: Annotated[Settings | None, Meant(
         'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE",
-        more='Here a mapping: {"plan.epochs": 50}.')]
+        more='Here a mapping: {"plan.epochs": 50}; scores may be objects or functions.')]
 
 
 class AnyRunOptions(TypedDict, total=False):

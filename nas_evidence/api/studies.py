@@ -12,6 +12,7 @@ from nas_evidence.api.request import (
     check_more_of_refit,
     check_not_fewer,
     check_own_sampler,
+    named_scores,
     of_memory,
     overrides_of,
     own_families,
@@ -73,13 +74,15 @@ def search(
         study = nas_evidence.search(frame, target="target", test_fraction=0.2, time_limit="10m")
         study.leaderboard()
     """
-    from nas_evidence.storage.outside_code import only_here
+    from nas_evidence.storage.outside_code import only_here, with_objects
 
     check_known("search", SearchOptions, options)
-    sampled, run = sampler_of(sampler, options.get("settings")), run_of(options)
-    check_reaches(only_here(own_families(families)), run.executor)  # before data are read
+    settings, scores = named_scores(options.get("settings"))
+    (named, given), run = sampler_of(sampler, settings), run_of(options)
+    check_reaches(only_here([*own_families(families), *scores]), run.executor)  # before data
     with forks_ahead(run) as run:
-        return _searched(data, y, families, sampled, out, options, run)
+        given = with_objects(scores, given, [])
+        return _searched(data, y, families, (named, given), out, options, run)
 
 
 def _searched(
@@ -181,8 +184,8 @@ def resume(
         check_more_of_refit(spec, store.folder, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
         spec = with_workers(spec, options.get("workers", 1))
-        kept = kept_code(store.folder) | given
-        spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
+        kept = kept_code(store.folder)
+        spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept, here=given)
         check_own_sampler(spec, code)
         if given.local:
             audience.say(

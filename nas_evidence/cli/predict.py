@@ -123,7 +123,7 @@ def predict(
         from nas_evidence.api.figure import calibration_of
 
         calibration_of(measures).save(reliability)
-    table = found.to_frame()
+    table = found.to_frame().reset_index(drop=True)  # the order is that of the file
     if predicted.given.names:
         table.insert(0, "image", predicted.given.names)
     for at, (name, values) in enumerate(copied.items()):
@@ -241,6 +241,7 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
             "id-without-table"
         )
     frame = as_written(data)
+    frame = frame.reset_index(drop=True)
     return {name: frame[known_column(frame, name, data.name)] for name in ids}
 
 

@@ -26,7 +26,16 @@ from nas_evidence.data.images import (
 )
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import MOST_CATEGORIES, inputs_of, unread
-from nas_evidence.data.reading import as_array, kind_of, known_column, plain, read, targets_in
+from nas_evidence.data.reading import (
+    as_array,
+    check_aligned,
+    index_of,
+    kind_of,
+    known_column,
+    plain,
+    read,
+    targets_in,
+)
 from nas_evidence.data.said import Said
 from nas_evidence.data.source import (
     GIVEN,
@@ -133,6 +142,7 @@ def other_rows(before: ReadBefore, data: Any, y: Any = None) -> Source:
     """
     path = Path(data).expanduser() if isinstance(data, str | Path) else None
     if path is None:
+        check_aligned(index_of(data), {"y": y})
         return replace(_other_rows(before, data, y, None), called=called(data))
     if not path.exists():
         raise no_such_file(path)

@@ -77,7 +77,8 @@ def with_numbers_read(
         said: sentences about how the table was read until here.
         kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
     """
-    frame, decided, merged = _typed(frame)
+    index = frame.index  # where a label may occur twice
+    frame, decided, merged = _typed(frame.reset_index(drop=True))
     known = written or {}
     text = {name: _trimmed(frame[name]) for name in frame.columns if _is_text(frame[name])}
     for name, cells in text.items():
@@ -112,7 +113,7 @@ def with_numbers_read(
             sentences += [one for one in said_now if one not in sentences]
         joined = plain.where(number, present).reindex(cells.index)
         changed[name] = to_numeric(joined) if number.all() else joined
-    found = frame.assign(**changed) if changed else frame.copy(deep=False)
+    found = frame.assign(**changed).set_axis(index)
     found.attrs = {_WRITTEN: json.dumps(decided)}
     if sentences:
         found.attrs[READ] = sentences

@@ -17,7 +17,7 @@ from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import doubts_of, inputs_of
-from nas_evidence.data.reading import read, targets_in
+from nas_evidence.data.reading import check_aligned, read, targets_in
 from nas_evidence.data.source import pairs_of
 from nas_evidence.data.table_columns import TEXT, Preparation, Written
 from nas_evidence.data.unicode_forms import in_known_forms
@@ -37,7 +37,8 @@ class Given:
     A missing truth is NaN or None, a missing number of a vector NaN if none was missing in
     training; `doubts` say which columns are unlike the training data; `weights` is the column of
     how often each row occurs, if the data have that of the training; `unused` names the columns of
-    a table that are no input; `names` are the files of images.
+    a table that are no input; `names` are the files of images; `index` is that of a table, None of
+    rows that have positions alone.
     """
 
     inputs: Array
@@ -46,23 +47,50 @@ class Given:
     weights: pd.Series | None = None
     unused: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    index: pd.Index | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The doubts, and how many rows have no target, if some have one."""
+        n = len(self.inputs)
+        lacking = 0 if self.truth is None else n - len(_known(self.truth))
+        told = f"{lacking} of {n} rows have no target: metrics are of the others"
+        return (*self.doubts, *[told] * (0 < lacking < n))
+
+    def with_truth(self, y: Any) -> "Given":
+        """Return it with the true labels or targets [n] or [n, C].
+
+        Raises:
+            ValueError: if they are not of these rows, by their index or their number.
+        """
+        check_aligned(self.index, {"y": y})
+        truth = np.asarray(y)
+        if len(truth) != len(self.inputs):
+            raise UserError(
+                f"there are {len(self.inputs)} rows of data, but {len(truth)} true values"
+            ).with_code("evaluate-length")
+        return replace(self, truth=truth)
 
     def labelled(self) -> "Given | None":
         """Return the rows whose truth is known, each as often as it occurs; None without any.
 
+        Their index is that of the rows, or their numbers.
+
         Raises:
             ValueError: for weights of these rows that are no frequencies.
         """
-        if self.truth is None:
+        if self.truth is None or not len(rows := _known(self.truth)):
             return None
-        known = ~np.atleast_2d(pd.isna(self.truth).T).any(0)
-        if not known.any():
-            return None
-        rows = np.flatnonzero(known)
         if self.weights is not None:
             column = self.weights.iloc[rows]
             rows = rows.repeat(weights_of(column, str(column.name), "the rows with a target"))
-        return Given(self.inputs[rows], self.truth[rows])
+        index = pd.RangeIndex(len(self.inputs)) if self.index is None else self.index
+        return Given(self.inputs[rows], self.truth[rows], index=index[rows])
+
+
+def _known(truth: Array) -> Array:
+    """Return the numbers of the rows without a missing target."""
+    return np.flatnonzero(~np.atleast_2d(pd.isna(truth).T).any(0))
 
 
 def features_of(
@@ -95,7 +123,11 @@ def features_of(
     also = () if weights is None else (weights,)
     found = read(data, None if preparation is None else preparation.written, also)
     if isinstance(found, pd.DataFrame):
-        return _of_table(found, preparation, target, weights)
+        given = _of_table(found, preparation, target, weights)
+        is_own = isinstance(data, pd.DataFrame | pd.Series)
+        # That of other tables is made here, but for what a file of pandas has kept.
+        by_position = not is_own and isinstance(found.index, pd.RangeIndex)
+        return given if by_position else replace(given, index=found.index)
     if not isinstance(data, str | Path):
         given = _of_array(found["x_train"], preparation)
         return given if truth is None else replace(given, truth=truth)
@@ -254,10 +286,6 @@ def _of_table(
     inputs = inputs_of(preparation, frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*changed, *dict.fromkeys(doubts_of(preparation, frame))]
-    unknown = 0 if truth is None else int(frame[[*targets]].isna().any(axis=1).sum())
-    if 0 < unknown < len(frame):
-        rows = f"{unknown} of {len(frame)} rows"
-        doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
     used = {*preparation.places, *targets, weights}
     unused = tuple(str(name) for name in frame.columns if name not in used)
     return Given(inputs, truth, tuple(doubts), column, unused)

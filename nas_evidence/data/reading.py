@@ -236,6 +236,8 @@ def plain(data: Any) -> Any:
         return data
     if isinstance(data, Mapping):
         _check_one_table(data)
+        indexes = [one for one in map(index_of, data.values()) if one is not None]
+        check_aligned(next(iter(indexes), None), data)
         return plain(table_of({name: _plain_values(one) for name, one in data.items()}))
     if isinstance(data, list) and any(isinstance(row, Mapping) for row in data):
         return table_of(data)
@@ -362,6 +364,35 @@ def as_array(values: Any) -> Array:
         whole = values.mask is np.ma.nomask or not values.mask.any()
         return values.data if whole else np.ma.filled(values.astype(np.float64), np.nan)
     return np.asarray(values)
+
+
+def index_of(data: Any) -> pd.Index | None:
+    """Return the index of a DataFrame or Series; None of what has only positions."""
+    return data.index if isinstance(data, pd.DataFrame | pd.Series) else None
+
+
+def check_aligned(rows: pd.Index | None, others: Mapping[str, Any]) -> None:
+    """Check that what pandas objects say of rows has their index, in their order.
+
+    Arrays, lists and tables of other libraries are taken by position.
+
+    Args:
+        rows: the index of the data, see `index_of`.
+        others: values of each row by their name, such as y.
+
+    Raises:
+        ValueError: if an index is another one; names the first row, and the remedies.
+    """
+    for name, one in others.items():
+        own = index_of(one)
+        if rows is None or own is None or len(own) != len(rows) or own.equals(rows):
+            continue
+        row = next((i for i, (a, b) in enumerate(zip(rows, own, strict=True)) if a != b), 0)
+        raise UserError(
+            f"{name} must have the index of the data, but row {row} is {shortened(rows[row])} in "
+            f"the data and {shortened(own[row])} in {name}; align them with {name}.loc[X.index], "
+            f"or give {name}.to_numpy() to take it by position"
+        ).with_code("index-not-aligned")
 
 
 def texts_as_frame(x: Array) -> pd.DataFrame:

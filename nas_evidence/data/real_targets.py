@@ -29,7 +29,7 @@ def leak(values: "pd.Series", y: Array, rows: Array) -> str:
 
 def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets:
     """Return real targets float64 [n, C]; see `Reading`."""
-    train, test = (real_numbers(part, where) for part in (y, y_test))
+    train, test = real_numbers(y, where), real_numbers(y_test, f"test rows, {where}")
     check_varies(train, where)
     for part, rows in ((train, "row"), (test, "test row")):
         check_support(part, scale, where, rows)

@@ -27,7 +27,9 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
     as_array,
+    check_aligned,
     check_words,
+    index_of,
     kind_of,
     named,
     plain,
@@ -485,11 +487,9 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
 
 
 def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
-    of_rows = {
-        key: as_array(plain(keys[key]))
-        for key in _OF_ROWS
-        if not isinstance(keys.get(key, ""), str)
-    }
+    values = {key: keys[key] for key in _OF_ROWS if not isinstance(keys.get(key, ""), str)}
+    check_aligned(index_of(data), {"y": y, **values})
+    of_rows = {key: as_array(plain(one)) for key, one in values.items()}
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
     data, y, images, said = plain(data), plain(y), None, list[str]()
     check_unordered(y, keys.get("task"), "y")
@@ -547,7 +547,6 @@ def _of_table(
     levels = ", ".join(repr(str(name)) for name in frame.index.names if name is not None)
     said = Said(f"the index of the rows ({levels}) is left out", remedy="reset_index() to use it")
     frame = frame.copy(deep=False)  # its columns are renamed
-    by_position = _said_order(frame.index, y)
     if keys.get("target") in frame.columns:
         target = keys["target"]
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
@@ -586,27 +585,14 @@ def _of_table(
     as_they_are = y is not None and _are_classes(keys.get("task"))
     kept, target = _kept(keys)
     written = {keys["target"]: TEXT} if as_they_are else None
-    kept, about = {*kept, target or ""}, [*map(Said, by_position), *([said] if levels else ())]
-    frame = with_numbers_read(frame, written=written, said=about, kept=kept)
+    about = [said] if levels else []
+    frame = with_numbers_read(frame, written=written, said=about, kept={*kept, target or ""})
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
         check_words(test, Path(keys["test_path"]), keys["target"])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=GIVEN)
-
-
-def _said_order(rows: pd.Index, y: Any) -> list[str]:
-    """Say that the index of y is that of the rows in another order, which has no effect."""
-    own = getattr(y, "index", None)
-    if not isinstance(own, pd.Index) or len(own) != len(rows) or own.equals(rows):
-        return []
-    if not (own.isin(rows).all() and rows.isin(own).all()):
-        return []
-    return [
-        "y is taken by position, though its index is that of the rows in another order; give "
-        "y.loc[X.index] to match them by index"
-    ]
 
 
 def pairs_of(dataset: Any) -> tuple[Any, Array]:

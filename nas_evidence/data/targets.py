@@ -134,8 +134,8 @@ def targets_of(
             f"{where}: training and test targets must have as many columns, but have shapes "
             f"{list(y.shape)} and {list(y_test.shape)}"
         ).with_code("target-columns-differ")
-    for part in (y, y_test):
-        _check_complete(part, where)
+    for part, place in ((y, where), (y_test, f"test rows, {where}")):
+        _check_complete(part, place)
     asked = task
     if task is None:
         if one_hot or categories or (integers_are_labels and _is_numbered(y)):

@@ -4,6 +4,7 @@ Networks, ensembles, simple models and held-out folds return it; report, `predic
 model card measure it by the same functions (`maths/metrics.py`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -15,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nas_evidence.data import ArrayData
+from nas_evidence.data.reading import check_aligned
 from nas_evidence.data.targets import typed_targets
 from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.decisions import NONE, decided
@@ -63,6 +65,7 @@ class Prediction:
     class_weight   w, by class: the class is argmax_k w_k p_k, and the accuracy is weighted by w;
                    empty for equal weights, see `maths/decisions.py`
     doubts         sentences about columns of the data that are unlike those of the training
+    index          of the rows as they were given, for `to_frame`; None for 0, 1, ...
     """
 
     classes: tuple[str | int | bool, ...] = ()
@@ -77,6 +80,7 @@ class Prediction:
     threshold: float | None = None
     class_weight: Mapping[str, float] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
+    index: pd.Index | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -198,6 +202,7 @@ class Prediction:
         p, density, spread = self.probabilities, self.density, self.std_model
         return replace(
             self,
+            index=None if self.index is None else self.index[rows],
             probabilities=None if p is None else p[rows],
             density=None if density is None else density.at(rows),
             std_model=None if spread is None else spread[rows],
@@ -213,11 +218,12 @@ class Prediction:
     def to_frame(self) -> pd.DataFrame:
         """Return a table: the class and all probabilities, or mean, interval, spreads, quantiles.
 
+        It has the index of the data that were given, so that it can be joined with them.
         The column of the quantile of probability 0.1 is `q10`, of 0.025 `q2.5`.
         """
         if self.probabilities is not None:
             columns = {f"p({c})": self.probabilities[:, i] for i, c in enumerate(self.classes)}
-            return pd.DataFrame({"prediction": self.labels, **columns})
+            return pd.DataFrame({"prediction": self.labels, **columns}, self.index)
         assert self.std_model is not None
         mean, std, columns = self.real.mean, self.real.std, {}
         low, high = self.real.interval(self.level)
@@ -231,7 +237,7 @@ class Prediction:
                 f"std_model{end}": self.std_model[:, i],
                 **{f"q{100 * p:g}{end}": self.quantile(p)[:, i] for p in self.quantiles},
             }
-        return pd.DataFrame(columns)
+        return pd.DataFrame(columns, self.index)
 
     def losses(self, y: NDArray[Any]) -> Floats:
         """Return the log loss of each row [n], nats; of real targets divided by `unit`.
@@ -293,6 +299,7 @@ class Prediction:
 
     def _known(self, truth: Any) -> np.ndarray:
         """Return true labels as class numbers [n], or targets as numbers [n, C]."""
+        check_aligned(self.index, {"truth": truth})
         truth = typed_targets(truth, "the true values")
         n = len(self.real.mean if self.probabilities is None else self.probabilities)
         if len(truth) != n:
@@ -325,13 +332,18 @@ class Prediction:
                 f"{list(truth.shape)}; leave it out to predict only"
             ).with_code("truth-shape")
         try:
-            return np.asarray(truth.astype(np.float64).reshape(shape))
+            found = np.asarray(truth.astype(np.float64).reshape(shape))
         except (ValueError, TypeError):
-            row, cell = next(at for at in enumerate(truth.ravel()) if _as_number(at[1]) is None)
+            cells = [math.nan if (x := _as_number(one)) is None else x for one in truth.ravel()]
+            found = np.array(cells).reshape(shape)
+        if np.isfinite(found).all():
+            return found
+        row, column = np.argwhere(~np.isfinite(found))[0]
         raise UserError(
-            f"column {named} must hold the true targets as numbers, but row "
-            f"{row // shape[1]} has {shortened(cell)!r}; correct it, or leave the column out to "
-            "predict only"
+            f"column {named} must hold the true targets as finite numbers, but row "
+            f"{row if self.index is None else shortened(self.index[row])} has "
+            f"{shortened(truth.reshape(shape)[row, column])!r}; correct it, or leave the column "
+            "out to predict only"
         ).with_code("truth-not-numbers")
 
 

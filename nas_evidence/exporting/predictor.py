@@ -185,17 +185,19 @@ class Predictor:
         meaning = {**first.meaning, "thresholds": whole.get("thresholds", {})}
         return cls(first.exported, first.posterior, meaning, members)
 
-    def given(self, data: Any, *, target: str | None = None) -> Given:
-        """Return data as raw inputs of the network, with the truth if they hold it.
+    def given(self, data: Any, y: Any = None, *, target: str | None = None) -> Given:
+        """Return data as raw inputs of the network, with the truth if it is `y`, or they hold it.
 
         Raises:
-            ValueError: if the data do not have the columns or the shape of the training data.
+            ValueError: if the data do not have the columns or the shape of the training data, or
+                `y` is not of their rows.
         """
         name = target or ",".join(self.targets)
         weights = self.meaning.get("weights")
         expected = tuple(self.meaning["input_shape"])
         images = self.images or ImageReading("RGB" if expected[0] == 3 else "grey")
         found = features_of(data, self.preparation, target=name, weights=weights, images=images)
+        found = found if y is None else found.with_truth(y)
         if found.inputs.shape[1:] != expected:
             raise UserError(
                 f"an example must have the shape {list(expected)} of the training data, but has "
@@ -252,7 +254,8 @@ class Predictor:
             "metric": metric,
             "threshold": self.meaning.get("thresholds", {}).get(metric),
             "class_weight": self.meaning.get("class_weight", {}),
-            "doubts": given.doubts,
+            "doubts": given.warnings,
+            "index": given.index,
         }
         if self.members:
             each = [
@@ -333,17 +336,10 @@ class Predictor:
         Example:
             predictor.evaluate("labelled.csv")["accuracy"]
         """
-        given = data if isinstance(data, Given) else self.given(data)
-        if given is not data:
-            for doubt in given.doubts:
-                warnings.warn(doubt, UserWarning, stacklevel=2)
-        if y is not None:
-            truth = np.asarray(y)
-            if len(truth) != len(given.inputs):
-                raise UserError(
-                    f"there are {len(given.inputs)} rows of data, but {len(truth)} true values"
-                ).with_code("evaluate-length")
-            given = replace(given, truth=truth)
+        is_read = isinstance(data, Given) and y is None
+        given = data if is_read else self.given(data, y)
+        for doubt in given.warnings if given is not data else ():
+            warnings.warn(doubt, UserWarning, stacklevel=2)
         labelled = given.labelled()
         if labelled is None:
             name = f"the target {', '.join(self.targets)}" if self.targets else "the target"

@@ -327,6 +327,12 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
     return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
 
 
+def by_trial(evidence: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return a column of the last evaluations as trials x estimators, missing if not valid."""
+    last = usable(last_evaluations(evidence))
+    return last.pivot(index="trial_id", columns="estimator", values=column)
+
+
 def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
     epochs = sorted({int(epoch) for epoch in evidence["epoch"]} - {0})
     if len(epochs) <= MAX_EPOCHS:
@@ -356,8 +362,7 @@ def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
 def _final_scores(
     complete: pd.DataFrame, evidence: pd.DataFrame, curves: pd.DataFrame, objective: str
 ) -> pd.DataFrame:
-    last = usable(last_evaluations(evidence))
-    scores = last.pivot(index="trial_id", columns="estimator", values="value")
+    scores = by_trial(evidence, "value")
     for estimator in {objective, *evidence["estimator"]} - _FROM_OTHER_TABLES:
         if estimator not in scores:  # never valid: a column of missing values
             scores[estimator] = float("nan")

@@ -132,7 +132,7 @@ class _Function(Scorer):
             return [found.model_copy(update={"estimator": self._score.name})]
         try:
             value, n_data = float(found), len(self.context.data.x_train)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):  # torch says so of a vector
             raise UserError(
                 f"the score {self._score.name!r} must return a number or an EvidenceEstimate, but "
                 f"returned {str(found)[:80]!r}"

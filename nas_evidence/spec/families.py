@@ -8,11 +8,10 @@ Such a family is an object, or a class without arguments, with
 It is imported only where the user allows its code to run (`registry.import_outside`).
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from nas_evidence.plumbing.own_modules import ByReference, Code, own_name
+from nas_evidence.plumbing.own_modules import ByReference, Code
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain, ParameterValue, domain_of
 
@@ -38,8 +37,23 @@ def is_family(found: object) -> bool:
 
 
 def add_family(reference: str, found: Any) -> None:
-    """Make a family known under its reference; a class is called without arguments."""
-    _IMPORTED.put(reference, found() if isinstance(found, type) else found)
+    """Make a family known under its reference; a class is called without arguments.
+
+    Raises:
+        ValueError: if the class takes some.
+    """
+    try:
+        _IMPORTED.put(reference, found() if isinstance(found, type) else found)
+    except TypeError as error:
+        raise without_name(reference, str(error)) from None
+
+
+def without_name(reference: str, why: str = "it has other values") -> UserError:
+    """Return the error for an object that its class does not make again."""
+    return UserError(
+        f"an object of {reference} cannot be made again in another process ({why}); give it a "
+        "name at the top level of its module (mine = Mine(3)) and pass that"
+    ).with_code("own-object-without-name")
 
 
 def has_family(code: Code, reference: str) -> bool:
@@ -78,23 +92,3 @@ def domains_of(reference: str) -> dict[str, Domain]:
                 f"{{low = ..., high = ...}}, but is {value!r}"
             ).with_code("family-domains") from None
     return found
-
-
-def reference_of(family: Any) -> str:
-    """Return the reference `module:NAME` of a family given as a class or an object.
-
-    Raises:
-        ValueError: if it is no family, or an object that has no name in its module.
-    """
-    if not is_family(family):
-        raise UserError(
-            f"a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
-            f"{family!r} has not"
-        ).with_code("family-incomplete")
-    kind = family if isinstance(family, type) else type(family)
-    home, _ = own_name(kind.__module__)
-    if kind is not family:
-        for name, value in vars(sys.modules[kind.__module__]).items():
-            if value is family:
-                return f"{home}:{name}"
-    return f"{home}:{kind.__qualname__}"

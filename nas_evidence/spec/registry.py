@@ -6,8 +6,9 @@ files, reports and the terminal can look up a score without torch. Nothing parse
 use its declaration.
 
 The name of a score from outside the package is its reference `module:NAME`, where NAME is a
-`Score` in that module. It is imported by `import_outside`, which the command line calls for
-`--allow-code`; before that, `declared` knows only the reference. See docs/how-to/extend.md.
+`Score` in that module, or a function of the context. It is imported by `import_outside`, which the
+command line calls for `--allow-code`; before that, `declared` knows only the reference. See
+docs/how-to/extend.md.
 """
 
 import difflib
@@ -368,19 +369,30 @@ def import_outside(names: Iterable[str]) -> None:
     """Import the scores and families among `names` from outside the package: runs their code.
 
     Raises:
-        ValueError: if there is no such module, or no `Score` or family of that name in it.
+        ValueError: if there is no such module, or no score or family of that name in it.
     """
     for name in filter(is_outside, names):
-        found = imported(name, "a `Score` or a family")
+        found = imported(name, "a score or a family")
         if is_family(found):
             add_family(name, found)
-            continue
-        if not isinstance(found, Score):
-            raise UserError(
-                f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
-                f"but is a {type(found).__name__}."
-            ).with_code("reference-to-something-else")
-        _OUTSIDE.put(name, replace(found, name=name))
+        else:
+            _OUTSIDE.put(name, score_of(name, found))
+
+
+def score_of(name: str, found: Any) -> Score:
+    """Return the declaration of a score from outside: a `Score`, or a function of the context.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if isinstance(found, Score):
+        return replace(found, name=name)
+    if not callable(found):
+        raise UserError(
+            f"{name} must be a nas_evidence.Score, a function of the context, or a family with "
+            f"`domains` and `build`, but is a {type(found).__name__}."
+        ).with_code("reference-to-something-else")
+    return Score(name=name, summary=name, implementation=found)
 
 
 def has_outside(code: Code, name: str) -> bool:

@@ -18,6 +18,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
 from nas_evidence.spec.dataset import with_task
@@ -223,7 +224,8 @@ def parse_study(
         # Strict, so that "10" is not a number and true not a count; as JSON, so lists become
         # tuples.
         as_json = json.dumps(with_task(raw), default=str)
-        study = StudySpec.model_validate_json(as_json, strict=True, context=FAMILY_PARAMETERS)
+        with Code().in_use():  # code from outside is known by its names alone
+            study = StudySpec.model_validate_json(as_json, strict=True, context=FAMILY_PARAMETERS)
     except ValidationError as error:
         mistakes += _mistakes(error, places)
     if to_run and study is not None and not study.plan.automatic:

@@ -14,6 +14,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -25,8 +26,16 @@ from nas_evidence.plumbing.own_modules import Code, admitted_codes, own_name
 from nas_evidence.plumbing.sums import listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Choice, Domain, FloatRange, Frozen, IntRange, type_of
-from nas_evidence.spec.families import domains_of, reference_of
-from nas_evidence.spec.registry import declared, has_outside, import_outside, imported, is_outside
+from nas_evidence.spec.families import domains_of, is_family, without_name
+from nas_evidence.spec.registry import (
+    Score,
+    declared,
+    has_outside,
+    import_outside,
+    imported,
+    is_outside,
+    score_of,
+)
 from nas_evidence.spec.study import IN_PYTHON, StudySpec
 
 #: Bytes of copied code from which its size is said.
@@ -67,6 +76,7 @@ def admitted(
     *,
     allowed: bool,
     kept: Code | None = None,
+    here: Code | None = None,
     asks: bool = True,
 ) -> tuple[StudySpec, Code]:
     """Import what a study names from outside the package, and check the study against it.
@@ -76,6 +86,7 @@ def admitted(
         places: folders where modules are looked for, before the import path.
         allowed: whether the user allows that code to run.
         kept: the copy that the study has; its modules count before those of all places.
+        here: what was given as objects in this process, which needs no permission.
         asks: whether the study goes on, and needs its sampler.
 
     Returns:
@@ -85,24 +96,25 @@ def admitted(
         ValueError: if it is not allowed, cannot be imported or copied, or does not fit the study.
     """
     names, sampler = outside_names(study), study.sampler.own if asks else ""
+    own = here or Code()
+    code = (kept or Code()) | own
     if sampler.startswith(IN_PYTHON):
-        if sampler not in (kept or Code()).local:
+        if sampler not in code.local:
             raise UserError(
                 f"the sampler of the study is an object of Python, {sampler.partition(':')[2]}, "
                 "which no file holds; give it again: nas_evidence.resume(FOLDER, sampler=...)"
             ).with_code("sampler-of-python-missing")
-        if not names:
-            return study, kept or Code()
         sampler = ""
     everything = [*names, *filter(None, [sampler])]
     if not everything:
-        return study, Code()
-    if not allowed:
+        return study, code
+    asked = [one for one in everything if one not in own.local and _top(one) not in own.tops]
+    if asked and not allowed:
         raise UserError(
-            f"the study names {', '.join(everything)}: code from outside nas-evidence, which runs "
+            f"the study names {', '.join(asked)}: code from outside nas-evidence, which runs "
             "only with allow_code (--allow-code)."
         ).with_code("code-not-allowed")
-    code = code_of(names, places, kept, sampler=sampler)
+    code = code_of(names, places, code, sampler=sampler)
     with code.in_use():
         given = study.model_dump(exclude_unset=True) | _families(study, stored=kept is not None)
         return StudySpec.model_validate(given), code
@@ -174,40 +186,66 @@ def code_of_folder(folder: Path, study: StudySpec, *, allowed: bool) -> Code:
     return admitted(study, [Path.cwd()], allowed=True, kept=kept, asks=False)[1]
 
 
-def only_here(families: Iterable[Any]) -> Code:
-    """Return those families, given as classes or objects, that no file holds."""
-    given = {reference_of(family): family for family in families}
-    return Code(local={name: one for name, one in given.items() if _home_of(name, one) is None})
+def reference_of(given: Any) -> str:
+    """Return the reference `module:NAME` of a family or a score given as an object.
+
+    That is the name that its module has for it. A family without one has that of its class, and a
+    `Score`, whose module is that of its function, the name of the function.
+
+    Raises:
+        ValueError: for what has no name at the top level, where another process looks for it.
+    """
+    kind = _kind(given)
+    home, module = own_name(kind.__module__)[0], sys.modules[kind.__module__]
+    reference, there = f"{home}:{kind.__qualname__}", _found(kind.__qualname__, module)
+    if there is given:
+        return reference
+    for name, value in vars(module).items():
+        if value is given or (isinstance(value, Score) and value == given):  # or a copy
+            return f"{home}:{name}"
+    if there is not kind:
+        raise UserError(
+            f"{kind.__qualname__} is not at the top level of {home}, so that neither `resume` nor "
+            "`load` would find it again; define it there, outside of functions"
+        ).with_code("own-code-inside-function")
+    if not isinstance(given, Score) and not is_family(given):
+        raise without_name(reference, "it has no name there")
+    return reference
 
 
-def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> Code:
-    """Return code that has families given as classes or objects, too.
+def only_here(given: Iterable[Any]) -> Code:
+    """Return those families and scores, given as objects, that no file holds."""
+    named = ((reference_of(one), one) for one in given)
+    return Code(local={name: _of_caller(name) for name, one in named if _home_of(one) is None})
+
+
+def with_objects(given: Iterable[Any], code: Code, names: Sequence[str]) -> Code:
+    """Return code that has families and scores given as objects, classes or functions, too.
 
     Those of a module are imported again from a copy of its files: what runs is what is kept. Those
     of a notebook or a script are known to this process alone.
 
     Args:
-        families: classes or objects.
+        given: classes, functions or objects.
         code: what the study has already.
         names: the references of that.
 
     Raises:
-        ValueError: for what is no family, or is not what its file says.
+        ValueError: for what is neither, or is not what its reference leads to.
     """
-    given = {reference_of(family): family for family in families}
-    code |= only_here(given.values())
-    for reference, family in given.items():
+    named = {reference_of(one): one for one in given}
+    code |= only_here(named.values())
+    for reference, one in named.items():
         if reference in code.local:
             continue
-        if (known := own_name(_kind(family).__module__)[1]) is not None:
+        if (known := own_name(_kind(one).__module__)[1]) is not None:
             code |= known
-        elif (home := _home_of(reference, family)) is not None:
+        elif (home := _home_of(one)) is not None:
             code = code_of([reference], [home], code)
     with code.in_use():
-        import_outside([*names, *given])
-        for reference, family in given.items():
-            if reference not in code.local:
-                _check_same(reference, family, imported(reference, "a family"))
+        import_outside([*names, *named])
+        for reference, one in named.items():
+            _check_same(reference, one, imported(reference, "a score or a family"))
     return code
 
 
@@ -328,14 +366,23 @@ def _kept_names(home: Path) -> list[str]:
     return sorted(sources | {name for name in listed(home) if (home / name).is_file()})
 
 
-def _of_caller(name: str) -> Any:
-    try:
-        return attrgetter(name.partition(":")[2])(sys.modules["__main__"])
-    except AttributeError as error:
+def _of_caller(reference: str) -> Any:
+    """Return what a script or a notebook of this process has under a name."""
+    module, _, name = reference.partition(":")
+    found = _found(name, sys.modules[module])
+    if found is None:
         raise UserError(
-            f"{name} cannot be imported: {error}; only the script or notebook that defines it has "
-            "it. Put it into a module."
-        ).with_code("name-of-another-script") from None
+            f"{reference} cannot be imported: only the script or notebook that defines it has it. "
+            "Put it into a module."
+        ).with_code("name-of-another-script")
+    return found
+
+
+def _found(attribute: str, module: ModuleType) -> Any:
+    try:
+        return attrgetter(attribute)(module)
+    except AttributeError:
+        return None
 
 
 def _top(name: str) -> str:
@@ -485,19 +532,19 @@ def _check_strays(code: Code, before: set[str]) -> None:
             ).with_code("imported-past-the-copy")
 
 
-def _kind(family: Any) -> type:
-    return family if isinstance(family, type) else type(family)
+def _kind(given: Any) -> Any:
+    """Return the class or the function that stands for an object in its module."""
+    found = given.implementation if isinstance(given, Score) else given
+    return found if isinstance(found, type | FunctionType) else type(found)
 
 
-def _home_of(reference: str, family: Any) -> Path | None:
-    """Return the folder that the module of a family is imported from, None without such a file."""
-    name, _, attribute = reference.partition(":")
-    file = getattr(sys.modules[_kind(family).__module__], "__file__", None)
-    if own_name(_kind(family).__module__)[1] is not None:
+def _home_of(given: Any) -> Path | None:
+    """Return the folder that the module of an object is imported from, None without a file."""
+    name, code = own_name(_kind(given).__module__)
+    file = getattr(sys.modules[_kind(given).__module__], "__file__", None)
+    if code is not None:
         return Path(str(file)).parent  # of a copy
-    if name == "__main__" or "<locals>" in attribute or file is None:
-        return None
-    return _home(name, Path(file))
+    return None if name == "__main__" or file is None else _home(name, Path(file))
 
 
 def _home(module: str, path: Path) -> Path | None:
@@ -509,22 +556,20 @@ def _home(module: str, path: Path) -> Path | None:
 
 
 def _check_same(reference: str, given: Any, copied: Any) -> None:
-    """Check that a family in memory is what its file says, which is what runs.
+    """Check that an object in memory is what its reference leads to, which is what runs.
 
     Raises:
         ValueError: if not: an object without a name, or a module changed since its import.
     """
     module = sys.modules[_kind(given).__module__]
-    if not isinstance(given, type):
-        try:
-            again = copied() if isinstance(copied, type) else copied
-        except TypeError:
-            again = None
-        if again is None or not _same(vars(given), vars(again)):
-            raise UserError(
-                f"an object of {reference} cannot be made again in another process; give it a "
-                "name in its module (wide = Wide(3)) and pass that."
-            ).with_code("family-object-without-name")
+    if not isinstance(given, type | FunctionType):
+        one, again = given, copied
+        if isinstance(given, Score):
+            one, again = (replace(score_of("", each), summary="") for each in (given, copied))
+        elif isinstance(copied, type):
+            again = copied()
+        if not _same(vars(one), vars(again)):
+            raise without_name(reference)
     if own_name(module.__name__)[1] is not None or (
         type(getattr(module, "__loader__", None)) is not SourceFileLoader
     ):

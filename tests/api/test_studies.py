@@ -414,7 +414,7 @@ def test_evaluate_gives_the_metrics_of_labelled_data_in_any_form(
     assert re.search(rf"accuracy +{expected['accuracy']:.4f}\n", repr(found))
     assert dict(pickle.loads(pickle.dumps(found))) == dict(found)
     some = new.assign(pet=new["pet"].where(np.arange(30) < 12))
-    with pytest.warns(UserWarning, match="'pet' is empty in 18 of 30 rows"):
+    with pytest.warns(UserWarning, match="18 of 30 rows have no target"):
         assert classified.evaluate(some).n == 12
     with pytest.warns(UserWarning, match="60 of 60 rows were in the training data"):
         classified.evaluate(table())

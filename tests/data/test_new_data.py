@@ -54,9 +54,9 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
     labelled = given.labelled()
     np.testing.assert_array_equal(labelled.inputs, given.inputs[::2])
     assert labelled.truth.tolist() == [1.0] * 20
-    assert given.doubts == ("column 'y' is empty in 20 of 40 rows: metrics are of the others",)
+    assert given.warnings == ("20 of 40 rows have no target: metrics are of the others",)
     unlabelled = features_of(table.assign(y=None), preparation, target="y")
-    assert (unlabelled.labelled(), unlabelled.doubts) == (None, ())
+    assert (unlabelled.labelled(), unlabelled.warnings) == (None, ())
     assert features_of(table, preparation, target="y").labelled() is None
 
 

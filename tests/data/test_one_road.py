@@ -493,19 +493,6 @@ def test_a_number_that_is_not_finite_is_named(value: float, told: str) -> None:
         read(np.where(np.arange(N) == 3, value, U))
 
 
-@pytest.mark.parametrize(("order", "says"), [(-1, True), (1, False)])
-def test_targets_whose_index_has_another_order_are_said_to_be_taken_by_position(
-    order: int, says: bool
-) -> None:
-    frame = pd.DataFrame({"x": Z, "u": U}, index=[f"r{i}" for i in range(N)])
-    y = pd.Series(Y, index=frame.index[::order])
-    data = source_in_memory(frame, y, {}).arrays(seed=0)
-    np.testing.assert_array_equal(data.y_train[:, 0], Y)
-    assert ("y is taken by position" in " ".join(data.meaning.said)) == says
-    reset = source_in_memory(frame, y.reset_index(drop=True), {}).arrays(seed=0).meaning.said
-    assert "y is taken by position" not in " ".join(reset)
-
-
 def test_dates_that_a_microsecond_does_not_tell_apart_are_not_said_to_be_constant() -> None:
     dates = pd.Series(np.arange(N) % 5 + 10**18).astype("datetime64[ns]")
     data = source_in_memory(pd.DataFrame({"d": dates, "x": Z}), Y, {}).arrays(seed=0)

@@ -14,10 +14,10 @@ from nas_evidence.cli.main import main
 from nas_evidence.curvature.coverage import coverage, coverage_of_layers
 from nas_evidence.models import build, count_parameters, infeasible
 from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.families import add_family, domains_of, reference_of
+from nas_evidence.spec.families import add_family, domains_of
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.spec.toml import StudyError, dump_study, load_study, parse_study
-from nas_evidence.storage.outside_code import admitted, keep_code
+from nas_evidence.storage.outside_code import admitted, keep_code, reference_of
 
 MODULE = """
 from torch import nn

@@ -69,7 +69,7 @@ def test_outside_code_is_refused_by_name_unless_it_is_allowed(study: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["my_scores:LONG", "nowhere:SHORT", "my_scores:squared_norm"])
+@pytest.mark.parametrize("name", ["my_scores:LONG", "nowhere:SHORT", "my_scores:__name__"])
 def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> None:
     done = run(
         "search", study, "--executor", "inline", "--allow-code",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from types import ModuleType
 
 import pytest
 from commands import environment
@@ -393,21 +394,22 @@ def test_a_family_that_is_not_what_its_file_says_is_refused(
 
 def test_an_object_that_no_other_process_can_make_is_refused(nets: object) -> None:
     with_objects([nets.Fam(), nets.named], Code(), [])
-    with refused("family-object-without-name", "own_nets_in_memory:Fam"):
+    with refused("own-object-without-name", "own_nets_in_memory:Fam"):
         with_objects([nets.Fam(7)], Code(), [])
     nets.named.most = 8
-    with refused("family-object-without-name", "own_nets_in_memory:named"):
+    with refused("own-object-without-name", "own_nets_in_memory:named"):
         with_objects([nets.named], Code(), [])
 
 
-def test_a_family_defined_in_a_cell_keeps_its_study_when_the_cell_runs_again() -> None:
+def test_a_family_defined_in_a_cell_keeps_its_study_when_the_cell_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook = ModuleType("a_notebook")
+    monkeypatch.setitem(sys.modules, "a_notebook", notebook)
+
     def cell(n: int) -> type:
-        class Fam:
-            domains = {"width": [n]}  # noqa: RUF012
-
-            def build(self, *given: object) -> None: ...
-
-        return Fam
+        exec(FAMILY.replace("[2, 4]", f"[{n}]"), vars(notebook))
+        return notebook.Fam
 
     first, second = (with_objects([cell(n)], Code(), []) for n in (2, 4))
     (reference,) = first.local
