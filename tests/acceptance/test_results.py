@@ -220,13 +220,15 @@ def test_numbers_of_parameters_are_those_of_the_layers(arrays: Arrays) -> None:
         assert trial["n_parameters"] == expected
 
 
-def test_the_best_two_together_predict_between_the_two(arrays: Arrays, tmp_path: Path) -> None:
+def test_the_best_two_together_predict_between_single_networks(
+    arrays: Arrays, tmp_path: Path
+) -> None:
     folder = arrays.study.export(tmp_path / "two", top=2)
     together = nas_evidence.Predictor.load(folder).predict(arrays.new_x).mean
     ids = arrays.study.leaderboard()["trial_id"].tolist()
-    each = [arrays.study.predict(arrays.new_x, trial_id=one).mean for one in ids[:2]]
-    assert (together >= np.minimum(*each) - 1e-5).all()
-    assert (together <= np.maximum(*each) + 1e-5).all()
+    each = np.stack([arrays.study.predict(arrays.new_x, trial_id=one).mean for one in ids])
+    assert (together >= each.min(0) - 1e-5).all()
+    assert (together <= each.max(0) + 1e-5).all()
     np.testing.assert_allclose(together, arrays.study.predict(arrays.new_x, top=2).mean, rtol=1e-5)
 
 
@@ -249,14 +251,14 @@ def test_list_status_and_python_tell_of_the_same_study(classes: Searched) -> Non
 
 
 def test_the_ranking_has_each_architecture_once_the_best_score_first(classes: Searched) -> None:
-    board = nas_evidence.load(classes.folder).leaderboard()
-    trials = searched(classes.folder)
-    assert len(board) == trials["architecture_key"].nunique()
-    assert sorted(board["trial_id"]) == sorted(trials.index)
+    study = nas_evidence.load(classes.folder)
+    board, keys = study.leaderboard(), study.trials.set_index("trial_id")["architecture_key"]
+    shown = keys.loc[board["trial_id"]]
+    assert sorted(shown) == sorted(keys.unique())
     assert board["rank"].tolist() == [*range(1, len(board) + 1)]
     assert board["score"].is_monotonic_decreasing
-    values = last_values(classes.folder)["conditional_evidence"]
-    assert spearmanr(board["score"], values.loc[board["trial_id"]]).statistic == pytest.approx(1)
+    values = last_values(classes.folder)["conditional_evidence"].groupby(keys).mean()
+    assert spearmanr(board["score"], values.loc[shown]).statistic > 0.5  # further seeds may count
 
 
 def test_compare_has_a_row_for_each_study_in_the_order_given(
@@ -328,7 +330,7 @@ def test_refit_trains_the_best_again_on_all_rows_and_leaves_its_study_alone(
         nas_evidence.load(classes.folder),
     )
     key = old.trials.set_index("trial_id").loc[old.best.trial_id, "architecture_key"]
-    assert trials["architecture_key"].tolist() == [key, key]
+    assert {*trials["architecture_key"]} == {key}
     assert trials["replicate"].nunique() == trials["seed"].nunique() == 2
     (new,) = json.loads(command("list", tmp_path / "f", "--json").out)
     assert new["refit_of"]

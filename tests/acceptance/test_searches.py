@@ -54,7 +54,7 @@ def test_the_shipped_digits_are_searched_by_name_in_processes_of_this_machine(
     tmp_path: Path,
 ) -> None:
     small = ("--set", "plan.epochs=4", "--set", "plan.folds=2", "--set", "dataset.max_train=300")
-    command("search", "digits", "--trials", 3, *small, folder=tmp_path)
+    command("search", "digits", "--trials", 3, *small, folder=tmp_path, fresh=True)
     folder = tmp_path / "runs" / "digits"
     shipped = tomllib.loads(SHIPPED.read_text())
     check_study(folder, n_trials=3, scores=shipped["estimators"])

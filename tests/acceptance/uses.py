@@ -41,10 +41,6 @@ COLUMNS = {
     "curves": {"trial_id", "attempt", "epoch", "train_nll_per_datum", "learning_rate"},
 }  # fmt: skip
 TABLES = tuple(COLUMNS)
-#: How a trial may end.
-FINAL = {
-    "complete", "pruned", "diverged", "out_of_memory", "failed", "infeasible", "cancelled",
-}  # fmt: skip
 #: Makes a search small: few epochs, two folds, all in one process.
 SMALL = ("--executor", "inline", "--set", "plan.epochs=5", "--set", "plan.folds=2")
 _PACKAGE = Path(nas_evidence.__file__).parents[1]
@@ -203,13 +199,6 @@ def check_study(
     for score in {*asked, *scores, "sotl", "n_parameters", "train_nll_per_datum"}:
         assert last_values(folder).loc[trials.index, score].notna().all(), score
     return found
-
-
-def write_toml(path: Path, text: str) -> Path:
-    """Write a study file and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
 
 
 def copied(study: Path, to: Path) -> Path:
