@@ -116,6 +116,7 @@ def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValu
         kind = columns[name]
         value: Any = None if given is pd.NA or given is pd.NaT else given
         value = value.item() if hasattr(value, "item") else value  # a number of NumPy or torch
+        value = str.__str__(value) if isinstance(value, str) else value  # also of a `StrEnum`
         if kind is float and type(value) is int:
             value = float(value)
         if value is None or (isinstance(value, float) and not math.isfinite(value)):

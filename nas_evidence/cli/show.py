@@ -8,7 +8,6 @@ from nas_evidence.api.progress import number_text, score_text
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.parsing import parsed_json
-from nas_evidence.plumbing.user_error import UserError
 
 #: Rows of one trial by table.
 _Tables = dict[str, list[dict[str, Any]]]
@@ -34,16 +33,13 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     from nas_evidence.storage.tables import TABLES, read_study_tables
 
     stored = read_study_tables(opened(place, looking="results").folder)
+    stored.row(trial_id)  # refuses one that is not there
     tables: _Tables = {}
     for name in TABLES:
         frame = getattr(stored, name)
         tables[name] = parsed_json(
             frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
         )
-    if not tables["trials"]:
-        raise UserError(
-            f"{place} has no finished trial {trial_id}; see `nas-evidence status`."
-        ).with_code("trial-not-finished")
     if as_json:
         print_json({"trial": tables.pop("trials")[0]} | tables)
         return

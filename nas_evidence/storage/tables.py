@@ -473,8 +473,18 @@ class StudyTables:
         return rows_of(self.trials, self.evidence)
 
     def row(self, trial_id: int) -> "pd.Series":
-        """Return the row of a finished trial in `trials`."""
-        return self.trials[self.trials["trial_id"] == trial_id].iloc[0]
+        """Return the row of a finished trial in `trials`.
+
+        Raises:
+            UserError: there is none.
+        """
+        rows = self.trials[self.trials["trial_id"] == trial_id]
+        if rows.empty:
+            raise UserError(
+                f"study '{self.spec.name}' has no finished trial {trial_id}; "
+                "see `nas-evidence status`."
+            ).with_code("trial-not-finished")
+        return rows.iloc[0]
 
     def conditions(self, trial_id: int) -> str:
         """Return the hash of the conditions under which a finished trial ran, "" if not known."""

@@ -17,7 +17,7 @@ from records import record_with
 import nas_evidence
 from nas_evidence.api.callbacks import Callbacks, Called, columns_added_by
 from nas_evidence.api.runs import run_of
-from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.events import Ended
@@ -85,6 +85,7 @@ def test_values_come_as_their_types_and_without_those_that_are_missing() -> None
     assert watcher.values(record_of(7)) == {"watts": 1.5, "layers": 7, "warm": False}
     assert told(Own(watts=float("nan")))[0].values(record_of()).keys() == {*KINDS} - {"watts"}
     assert type(told(Own(watts=2))[0].values(record_of())["watts"]) is float
+    assert told(Own(host=TrialStatus.COMPLETE))[0].values(record_of())["host"] == "complete"
     assert said == []
 
 

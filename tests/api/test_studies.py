@@ -426,6 +426,13 @@ def test_evaluate_gives_the_metrics_of_labelled_data_in_any_form(
         classified.evaluate(new.assign(pet="cow"))
 
 
+def test_a_prediction_of_a_trial_that_is_not_there_is_refused(
+    classified: nas_evidence.Study,
+) -> None:
+    with refused("trial-not-finished", 77):
+        classified.predict(table(), trial_id=77)
+
+
 def test_probabilities_are_those_of_predict_in_the_order_of_the_classes(
     classified: nas_evidence.Study,
 ) -> None:
