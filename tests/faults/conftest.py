@@ -27,6 +27,15 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "s"
 
 
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study of the same data with another seed."""
+    home = tmp_path_factory.mktemp("other")
+    how = ("--executor", "inline", "--trials", 3, "--seed", 5)
+    assert quiet_call("search", write_study(home), "--out", home / "s", *how) == 0
+    return home / "s"
+
+
 @pytest.fixture
 def folder(finished_study: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished_study, tmp_path / "s"))

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from commands import assert_same, contents, found, write_study
+from commands import assert_same, contents, found
 from damages import differing, tables_of
 from fakes import FakeExecutor, FakeProposer, compacted, drive, facts_in, finished, last_log
-from faulty import Cli, flipped, quiet_call, run, stopped, study
+from faulty import Cli, flipped, run, stopped, study
 from matrix import REST
 from messages import refused
 
@@ -142,6 +142,7 @@ def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
     to = ("--to", tmp_path / "out") if verb in ("report", "export") else ()
     said = cli(verb, folder, *to, code=2)[1]
     assert "plan.epochs: 4 then, 5 now" in said
+    assert "repair" in said
 
 
 def ask_line(folder: Path, number: int) -> int:
@@ -555,15 +556,6 @@ def test_a_trial_of_an_asynchronous_search_that_runs_again_is_judged_as_before(
 
 Damage = Callable[[Path, Path], None]
 ONE, TWO = "000001-a1.parquet", "000002-a1.parquet"
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with another seed."""
-    home = tmp_path_factory.mktemp("other")
-    how = ("--executor", "inline", "--trials", 3, "--seed", 5)
-    assert quiet_call("search", write_study(home), "--out", home / "s", *how) == 0
-    return home / "s"
 
 
 def exchanged(*tables: str, one: str = ONE, two: str = TWO) -> Damage:
