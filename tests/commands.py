@@ -182,8 +182,11 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def contents(folder: Path) -> dict[str, bytes | str]:
     """Return what each file below a folder holds, and where each link leads."""
-    return {
-        str(path): os.readlink(path) if path.is_symlink() else path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.is_file():
+            found[name] = path.read_bytes()
+    return found

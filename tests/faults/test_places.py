@@ -1,12 +1,17 @@
-"""Disks that cannot be written, odd files in a folder, foreign locks: one sentence, no block."""
+"""Disks, locks, names, URLs, clocks, locales: one sentence, no block, no file elsewhere."""
 
 import errno
 import logging
 import os
 import resource
 import shutil
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 
+import commands
+import pandas as pd
 import pytest
 import torch
 from commands import write_study
@@ -15,15 +20,22 @@ from faulty import Cli, call, run, stopped, study
 from messages import refused
 from torch import nn
 
+import nas_evidence
+from nas_evidence.cli.search import _log_to
 from nas_evidence.data import load
+from nas_evidence.data.reading import read_frame
+from nas_evidence.driver.mirror import Mirror, working_copy
 from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.program import Exported, write_program
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
 from nas_evidence.storage.holding import holder_in
 from nas_evidence.storage.log import Log, piece, read_log
+from nas_evidence.storage.store import Store
 from nas_evidence.storage.study_folder import is_locked, locked, open_study
 
 SPEC = study(n_trials=3)
@@ -244,15 +256,230 @@ def test_a_line_of_the_log_is_written_whole_or_not_at_all(tmp_path: Path) -> Non
     assert read_log(tmp_path).state == log.state
 
 
-def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+# --- places that mean something to a shell or in a URL
+
+
+@pytest.mark.slow
+def test_a_question_mark_in_the_path_of_a_study_puts_no_file_outside_of_it(tmp_path: Path) -> None:
+    file = write_study(tmp_path / "in")
+    place = tmp_path / "q?mode=memory#100%25 {a}"
+    given = ["--executor", "inline", "--trials", "1", "--track", "optuna", "--out", place]
+    commands.run("search", file, *given, folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", place.name]
+    assert (place / "study.db").is_file()
+
+
+@pytest.mark.slow
+def test_a_study_at_a_uri_names_its_export_and_the_next_command_as_they_can_be_used(
+    tmp_path: Path,
+) -> None:
+    file, place = write_study(tmp_path / "in"), f"file://{tmp_path}/my study"
+    said = commands.run(
+        "search", file, "--executor", "inline", "--out", place, folder=tmp_path
+    ).stdout
+    assert f"export: {place}/export (trial " in said
+    assert said.splitlines()[-1].startswith(f"nas-evidence resume '{place}' --set finalists=")
+    assert (tmp_path / "my study" / "export" / "README.md").is_file()
+
+
+def test_a_tilde_that_no_shell_has_expanded_is_the_home_for_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = working_copy("~/x")
+    assert (store.folder, store.place) == (tmp_path / "x", str(tmp_path / "x"))
+    open_study(tmp_path / "x", study(n_trials=3))
+    assert nas_evidence.load("~/x").folder == tmp_path / "x"
+
+
+PLACES = ["ftp://user:tops3cret@host/x", "file://user:tops3cret@/x", "s3://b/x?password=tops3cret"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["search", "digits", "--out", place] for place in PLACES),
+        *(["status", place] for place in PLACES),
+        ["submit", "digits", "--address", "http://127.0.0.1:1", "--store", PLACES[0]],
+        ["resume", PLACES[0], "--address", "http://127.0.0.1:1", "--name", "x"],
+        ["search", "digits", "--address", "user:tops3cret@host:6379"],
+        ["search", "digits", "--address", "ray://user:tops3cret@host:6379"],
+        ["status", "--address", "user:tops3cret@host:8265", "--name", "x"],
+        ["status", "--address", "http://user:tops3cret@host:8265", "--name", "x"],
+        ["search", "digits", "--track", "mlflow:http://user:tops3cret@host"],
+        ["search", "digits", "--track", "optuna:postgresql://user:tops3cret@host/x"],
+    ],
+    ids=" ".join,
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "password" in err
+    assert err.count("\n") == 1
+    assert "tops3cret" not in err
+    assert not list(tmp_path.rglob("*"))
 
-    def wrong(*_: object, **__: object) -> None:
-        raise RuntimeError("no such luck\nsecond line")
 
-    monkeypatch.setattr("nas_evidence.api.request.load_study", wrong)
-    said = cli("search", "digits", "--dry-run", code=1)[1]
-    assert said.startswith("unexpected RuntimeError: no such luck; ")
-    assert not list(tmp_path.iterdir())
+def test_a_password_in_the_error_of_a_library_is_not_in_the_log(tmp_path: Path) -> None:
+    _log_to(tmp_path / "driver.log")
+    logger = logging.getLogger("nas_evidence")
+    (handler,) = (one for one in logger.handlers if isinstance(one, logging.FileHandler))
+    try:
+        raise OSError("no answer from http://user:tops3cret@host/api")
+    except OSError as error:
+        logger.warning("tracker_stopped", exc_info=error)
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert "http://user:***@host/api" in (tmp_path / "driver.log").read_text()
+
+
+# --- names that are not UTF-8, or as long as a name can be
+
+NOT_UTF_8 = os.fsdecode(b"n\xff\xfe")
+LONG = "n" * 255
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    frame = pd.DataFrame({"a": [i % 7 for i in range(60)], "y": ["p", "q"] * 30})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+@pytest.mark.parametrize("name", [NOT_UTF_8, "my study", "it's", "a\nb", "a\x1b[2J", "$(x)`y`"])
+def test_a_printed_command_names_the_folder_that_is_meant(name: str) -> None:
+    printed = subprocess.run(
+        ["bash", "-c", f"printf %s {shell_word(name)}"], capture_output=True, check=True
+    )
+    assert printed.stdout == os.fsencode(name)
+    assert shell_word(name).isprintable()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather", "csv", "json"])
+def test_a_table_is_read_where_its_path_is_not_utf_8(tmp_path: Path, ending: str) -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": [3.5, 4.5]})
+    plain, odd = tmp_path / f"t.{ending}", tmp_path / NOT_UTF_8 / f"t.{ending}"
+    write = {"csv": lambda path: frame.to_csv(path, index=False), "json": frame.to_json}
+    write.get(ending, getattr(frame, f"to_{ending}"))(plain)
+    odd.parent.mkdir()
+    odd.write_bytes(plain.read_bytes())
+    if ending == "json":
+        odd.write_text('[{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}]')
+    pd.testing.assert_frame_equal(read_frame(odd, stored=True), frame)
+
+
+def test_a_file_of_the_longest_name_is_written_whole(tmp_path: Path) -> None:
+    for name in (LONG, "é" * 127, "n" * 200):
+        write_whole(tmp_path / name, b"x")
+        assert Store(f"file://{tmp_path}").put(f"s/{name}", b"y")
+    assert len([*tmp_path.iterdir()]) == 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [NOT_UTF_8, LONG], ids=["not UTF-8", "long"])
+def test_a_study_of_such_a_name_lives_as_any_other(tmp_path: Path, table: Path, name: str) -> None:
+    folder = tmp_path / name
+    few = ["--set", "finalists=0", "--set", "plan.epochs=2", "--executor", "inline"]
+    commands.run(
+        "search", table, "--target", "y", "--trials", 1, "--out", folder, *few, folder=tmp_path
+    )
+    assert "no problems" in commands.run("verify", folder, folder=tmp_path).stderr
+    commands.run("resume", folder, "--trials", 2, "--executor", "inline", folder=tmp_path)
+    done = commands.run("repair", folder, folder=tmp_path)
+    assert "nothing to repair" in done.stdout + done.stderr
+    assert not (folder / "damaged").exists()
+    to = tmp_path / f"{name[:240]}.parquet"
+    commands.run("predict", folder, table, "--to", to, folder=tmp_path)
+    assert len(read_frame(to, stored=True)) == 60
+    commands.run("export", folder, "--to", tmp_path / "e" / name, folder=tmp_path)
+    commands.run("export", folder, "--to", tmp_path / "e" / name, folder=tmp_path)
+    assert os.listdir(tmp_path / "e") == [name]
+
+
+@pytest.mark.slow
+def test_a_name_that_is_too_long_is_refused_in_a_sentence(tmp_path: Path, table: Path) -> None:
+    where = tmp_path / (LONG + "n")
+    given = ("--target", "y", "--trials", 1, "--out", where, "--executor", "inline")
+    said = commands.run("search", table, *given, folder=tmp_path, code=1).stderr
+    assert "give it a shorter name" in said
+    assert "unexpected" not in said
+
+
+# --- file systems whose times are whole seconds, or without hard links
+
+
+def coarse(folder: Path) -> None:
+    """Give all files of a folder one time, as if all were written in the same second."""
+    for path in folder.rglob("*"):
+        os.utime(path, (1.7e9, 1.7e9))
+
+
+def test_a_study_file_of_the_same_size_and_second_reaches_the_store(tmp_path: Path) -> None:
+    spec, uri = study(n_trials=4), f"memory://{uuid.uuid4().hex}/s"
+    for n_trials in (4, 5):
+        mirror = Mirror(uri, tmp_path / str(n_trials))
+        with mirror.held():
+            coarse(mirror.folder)
+            mirror._sent = mirror._stamps()  # as after a fetch in this second
+            open_study(mirror.folder, spec.model_copy(update={"n_trials": n_trials}))
+            coarse(mirror.folder)
+    assert b"n_trials = 5\n" in (Store(uri).get("study.toml") or b"")
+
+
+def test_whoever_looks_at_a_folder_sees_a_file_that_was_replaced_in_the_same_second(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "there"
+    write_whole_in(there, b"n_trials = 4\n")
+    reader = Mirror(f"file://{there}", tmp_path / "s")
+    reader.pull()
+    write_whole_in(there, b"n_trials = 5\n")
+    reader.pull()
+    assert (reader.folder / "study.toml").read_bytes() == b"n_trials = 5\n"
+
+
+def write_whole_in(folder: Path, content: bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    write_whole(folder / "study.toml", content)
+    coarse(folder)
+
+
+def test_a_folder_without_hard_links_is_refused_as_a_store_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with refused("store-without-hard-links", str(tmp_path)):
+        Store(f"file://{tmp_path}").check()
+
+
+# --- locales
+
+
+@pytest.mark.slow
+def test_an_unexpected_error_is_told_in_a_locale_without_its_letters(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys; from nas_evidence.cli.main import _unexpected\n"
+        "log = logging.FileHandler(sys.argv[1], encoding='utf-8')\n"
+        "logging.getLogger('nas_evidence').addHandler(log)\n"
+        r"_unexpected(RuntimeError('Stra\xdfe \u6771\u4eac \udcff'))"
+    )
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "driver.log"],
+        env=commands.environment(**ascii_only), capture_output=True,
+    )  # fmt: skip
+    assert b"Traceback" not in ended.stderr
+    assert b"; details in " in ended.stderr
+    (details,) = tmp_path.glob("error-*.txt")
+    assert "Straße 東京" in details.read_text(encoding="utf-8")

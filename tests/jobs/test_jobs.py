@@ -104,6 +104,20 @@ def test_names_that_begin_alike_are_not_mixed_up() -> None:
     assert [job.id for job in jobs_of(client, "demo")] == ["nas-demo-1"]
 
 
+def test_another_store_is_refused_with_the_cause_and_the_same_one_goes_on() -> None:
+    """The name stays taken when a job died before it could say a word."""
+    client = FakeClient()
+    put(client, store="/a")
+    client.table["nas-demo-1"][1:] = "FAILED", "Unexpected error:\nthe supervisor did not start"
+    with refused("name-in-use", "FAILED: the supervisor did not start") as error:
+        put(client, store="/b")
+    assert "known to the cluster with the store /a" in str(error.value)
+    assert len(client.submitted) == 1
+    job, is_new, before = submit_study(client, "demo", "/a", arguments=ARGUMENTS, folder=None)
+    assert (job.id, is_new) == ("nas-demo-2", True)
+    assert (before.id, before.cause) == ("nas-demo-1", "the supervisor did not start")
+
+
 def test_a_living_job_with_another_store_is_refused() -> None:
     client = FakeClient()
     put(client)

@@ -1,8 +1,9 @@
-"""What a study decides from is sealed; a file that fails its seal is not believed over others."""
+"""What is stored is sealed: a damaged file, or a sound one of another name, is never believed."""
 
 import random
 import shutil
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,45 +12,55 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import TINY, write_study
+import torch
+from commands import assert_same, contents, found
 from damages import differing, tables_of
 from fakes import FakeExecutor, FakeProposer, compacted, drive, facts_in, finished, last_log
-from faulty import Cli, flipped, quiet_call, run, stopped, study
+from faulty import Cli, flipped, run, stopped, study
+from matrix import REST
 from messages import refused
 
+import nas_evidence
 from nas_evidence.api.runs import begun
+from nas_evidence.cli.validate import Check
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import source_of
 from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import written_whole
+from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.plumbing.table_checksum import sealed
+from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.spec.dataset import DatasetSpec
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.log import LOG, Log, mend_log, read_log
+from nas_evidence.storage.redo import ask_to_retry
 from nas_evidence.storage.study_folder import open_study, read_study
-from nas_evidence.storage.tables import TABLES, file_digest, read_study_tables
+from nas_evidence.storage.tables import (
+    TABLES,
+    file_digest,
+    read_study_tables,
+    read_table,
+    read_tables,
+)
+from nas_evidence.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.slow
+SPEC = study(n_trials=4)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study, with five trials after a second run that asked for one more."""
-    home = tmp_path_factory.mktemp("witnesses")
-    path = write_study(home, TINY)
-    assert quiet_call("search", path, "--out", home / "s", "--executor", "inline") == 0
-    more = ("--trials", "5", "--set", "budget.wall_seconds=5000.0")
-    assert quiet_call("resume", home / "s", *more, "--executor", "inline") == 0
-    return home / "s"
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "s"))
+def each_flip(path: Path, n: int) -> Iterator[int]:
+    """Flip a bit of a file, and give its content back after what is done with it, `n` times."""
+    sound, chance = path.read_bytes(), random.Random(0)
+    for _ in range(n):
+        at = chance.randrange(len(sound))
+        flipped(path, at, chance.randrange(8))
+        yield at
+        path.write_bytes(sound)
 
 
 def conditions_of(folder: Path) -> Path:
@@ -132,6 +143,7 @@ def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
     to = ("--to", tmp_path / "out") if verb in ("report", "export") else ()
     said = cli(verb, folder, *to, code=2)[1]
     assert "plan.epochs: 4 then, 5 now" in said
+    assert "repair" in said
 
 
 def ask_line(folder: Path, number: int) -> int:
@@ -167,16 +179,14 @@ def test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothin
 
 
 def test_every_flipped_bit_and_every_lost_line_of_a_log_is_noticed(tmp_path: Path) -> None:
-    run(study(n_trials=4), tmp_path)
-    path, chance = last_log(tmp_path), random.Random(0)
-    sound, events = path.read_bytes(), facts_in(tmp_path)
-    for _ in range(300):
-        flipped(path, at := chance.randrange(len(sound)), chance.randrange(8))
+    run(SPEC, tmp_path)
+    path, events = last_log(tmp_path), facts_in(tmp_path)
+    sound = path.read_bytes()
+    for at in each_flip(path, 300):
         kept = facts_in(tmp_path)
         assert [event for event in events if event in kept] == kept
         cut_short = at == len(sound) - 1  # the end of the last line: as after a crash
         assert read_log(tmp_path).problems or cut_short or kept == events
-        path.write_bytes(sound)
     lines = sound.splitlines(keepends=True)
     for lost in range(len(lines) - 1):
         path.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
@@ -238,8 +248,7 @@ def test_two_sound_replicates_that_contradict_each_other_are_named_with_their_fi
 
 
 def test_lines_of_a_superseded_process_count_for_nobody(tmp_path: Path) -> None:
-    spec = study(n_trials=4)
-    run(spec, tmp_path)
+    run(SPEC, tmp_path)
     stops = [Stopped(idle_share=0.0, wall_seconds=s, device_seconds=0.0) for s in (97, 98, 99)]
     with closing(Log(tmp_path)) as late:
         late.write(stops[0])
@@ -248,25 +257,24 @@ def test_lines_of_a_superseded_process_count_for_nobody(tmp_path: Path) -> None:
         late._append(late._file, stops[2])  # it had looked before
     late_line = "line 3 of 000001.jsonl: of a process that was superseded"
     assert read_log(tmp_path).problems == [late_line]
-    assert any(late_line in note for note in run(spec, tmp_path).notices)
+    assert any(late_line in note for note in run(SPEC, tmp_path).notices)
     assert read_log(tmp_path).problems == []
     assert read_log(tmp_path).state.spent.wall_seconds == 98
 
 
 def test_sound_files_with_another_digest_are_adopted(tmp_path: Path) -> None:
-    spec = study(n_trials=4)
-    calm = run(spec, tmp_path).done
+    calm = run(SPEC, tmp_path).done
     path = tmp_path / "evidence" / "000001-a1.parquet"
     digest = read_log(tmp_path).state.files[path.stem]["evidence"]
     pq.write_table(pq.read_table(path), path, compression="none")  # the same rows
     again = FakeExecutor()
-    assert run(spec, tmp_path, again).done == calm
+    assert run(SPEC, tmp_path, again).done == calm
     assert again.launches == []
     assert read_log(tmp_path).state.files[path.stem]["evidence"] == file_digest(path) != digest
 
 
 def test_a_lost_end_of_the_log_is_named_as_unchecked(tmp_path: Path) -> None:
-    run(study(n_trials=4), tmp_path)
+    run(SPEC, tmp_path)
     assert not_checked(tmp_path) == []
     path = last_log(tmp_path)
     for end in (-1, -2, -3):
@@ -291,6 +299,19 @@ def test_a_sound_row_with_the_key_of_another_architecture_is_read_by_nobody(
     ]
     cli("repair", folder)
     assert verify(folder) == []
+
+
+def test_after_a_mend_the_lines_of_the_process_before_count_no_more(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path)
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=0, attempt=7))
+        flipped(last_log(tmp_path), 100)
+        mended = mend_log(tmp_path, read_log(tmp_path))
+        asleep._append(asleep._file, Launched(trial_id=1, attempt=9))  # it had looked before
+        with refused("taken-over"):
+            asleep.write(Launched(trial_id=2, attempt=9))
+    now = read_log(tmp_path)
+    assert (now.state, now.problems) == (mended.state, [])
 
 
 # --- the data that a study keeps
@@ -335,13 +356,9 @@ def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_
     "name", ["posterior.safetensors", "meaning.json", "architecture.toml", "model.safetensors"]
 )
 def test_no_flipped_bit_of_an_export_gives_other_predictions(folder: Path, name: str) -> None:
-    path, chance = folder / "export" / name, random.Random(0)
-    sound = path.read_bytes()
-    for _ in range(15):
-        flipped(path, chance.randrange(len(sound)), chance.randrange(8))
+    for _ in each_flip(folder / "export" / name, 15):
         with pytest.raises(ValueError, match="is damaged or missing"):
             Predictor.load(folder / "export")
-        path.write_bytes(sound)
 
 
 def test_a_missing_or_shortened_list_of_checksums_is_a_failed_check(folder: Path) -> None:
@@ -359,9 +376,7 @@ def test_a_missing_or_shortened_list_of_checksums_is_a_failed_check(folder: Path
 def test_an_export_that_is_killed_leaves_nothing_in_its_place(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import nas_evidence
-
-    before = hashes_of(folder / "export")
+    before = contents(folder / "export")
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -371,7 +386,7 @@ def test_an_export_that_is_killed_leaves_nothing_in_its_place(
         with pytest.raises(KeyboardInterrupt):
             nas_evidence.load(folder).export(to)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
-    assert hashes_of(folder / "export") == before
+    assert contents(folder / "export") == before
 
 
 def test_a_torn_page_of_the_report_is_found_and_one_that_was_cut_short_is_unchecked(
@@ -410,8 +425,6 @@ def test_what_a_killed_export_leaves_is_cleared_and_the_export_before_it_is_put_
 
 
 def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: Path) -> None:
-    import nas_evidence
-
     loaded = nas_evidence.load(folder)
     x = np.zeros((3, 6), np.float32)
     first = loaded.predict(x).to_frame()
@@ -426,18 +439,236 @@ def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: P
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "mine"
 
 
-def hashes_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+# --- tables, checkpoints and weights
 
 
-def test_after_a_mend_the_lines_of_the_process_before_count_no_more(tmp_path: Path) -> None:
-    run(study(n_trials=3), tmp_path)
-    with closing(Log(tmp_path)) as asleep:
-        asleep.write(Launched(trial_id=0, attempt=7))
-        flipped(last_log(tmp_path), 100)
-        mended = mend_log(tmp_path, read_log(tmp_path))
-        asleep._append(asleep._file, Launched(trial_id=1, attempt=9))  # it had looked before
-        with refused("taken-over"):
-            asleep.write(Launched(trial_id=2, attempt=9))
-    now = read_log(tmp_path)
-    assert (now.state, now.problems) == (mended.state, [])
+def test_a_torn_part_costs_only_its_own_trials_another_run(tmp_path: Path) -> None:
+    run(SPEC, tmp_path)
+    calm = found(tmp_path, without=["attempt"])
+    compacted(tmp_path)
+    (part,) = (tmp_path / "evidence").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-20])
+    run(SPEC, tmp_path)
+    assert read_table(tmp_path, "trials")["attempt"].tolist() == [2] * 4
+    again = found(tmp_path, without=["attempt"])
+    pd.testing.assert_frame_equal(again["evidence"], calm["evidence"])
+
+
+@pytest.mark.long
+def test_no_flipped_bit_of_a_table_is_read_as_another_value(tmp_path: Path) -> None:
+    run(study(n_trials=1), tmp_path)
+    right = found(tmp_path)
+    for table in ("trials", "evidence"):
+        for _ in each_flip(tmp_path / table / "000000-a1.parquet", 60):
+            tables, unreadable = read_tables(tmp_path)
+            if not unreadable:
+                got = tables[table][right[table].columns]
+                pd.testing.assert_frame_equal(got, right[table], check_exact=True)
+
+
+def test_no_flipped_bit_of_a_checkpoint_is_read_as_another_state(tmp_path: Path) -> None:
+    state = {"a": torch.arange(50.0), "epoch": 3, "names": ["x", "y"]}
+    path = save_checkpoint(tmp_path, 3, state)
+    for _ in each_flip(path, 200):
+        with pytest.raises(DamagedError):
+            read_checkpoint(path)
+
+
+def test_a_flipped_checkpoint_costs_a_slice_and_not_the_trial(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 2, {"epoch": 2})
+    flipped(save_checkpoint(tmp_path, 4, {"epoch": 4}), 200)
+    assert load_checkpoint(tmp_path) == {"epoch": 2}
+
+
+def test_no_flipped_bit_of_weights_is_read_as_other_weights(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    tensors = {"w": torch.randn(7, 3), "b": torch.zeros(3, dtype=torch.float64)}
+    path.write_bytes(sealed_tensors(tensors, {"noise_std": "0.5"}))
+    for _ in each_flip(path, 400):
+        try:
+            got, header = read_tensors(path)
+        except DamagedError:
+            pass
+        else:  # the flip is in blanks, or in the name of the checksum
+            assert header["noise_std"] == "0.5"
+            for name, tensor in tensors.items():
+                torch.testing.assert_close(got[name], tensor, rtol=0, atol=0)
+
+
+# --- trials that run again
+
+
+def test_failed_trials_run_again_on_request_and_their_history_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unlucky(assignment: Assignment) -> str | None:
+        return "bad machine" if assignment.trial_id in (1, 2) else None
+
+    open_study(tmp_path, SPEC)
+    run(SPEC, tmp_path, FakeExecutor(misbehave=unlucky))
+    before = finished(tmp_path)
+    assert [before[i].status.value for i in (1, 2)] == ["failed", "failed"]
+    assert ask_to_retry(tmp_path, [2]) == [2]
+    executor = FakeExecutor()
+    run(SPEC, tmp_path, executor)
+    assert [launch.assignment.trial_id for launch in executor.launches] == [2]
+    now = finished(tmp_path)
+    assert now[2].status is TrialStatus.COMPLETE
+    assert now[2].attempt > before[2].attempt
+    assert (tmp_path / "trials" / f"000002-a{before[2].attempt}.parquet").exists()
+    with refused("retry-not-failed", 0):
+        ask_to_retry(tmp_path, [0])
+    last = last_log(tmp_path).read_bytes()
+    with refused("conditions-lost"):  # after the trials: those here ran without data
+        nas_evidence.resume(tmp_path, retry_failed=True, progress=Check())
+    assert "retry: 1 failed trial\n" in (said := capsys.readouterr().out)
+    assert "1 of 4 trials" in said
+    assert last_log(tmp_path).read_bytes() == last
+    assert ask_to_retry(tmp_path, None) == [1]
+
+
+def test_a_retried_trial_has_all_its_attempts_again(tmp_path: Path) -> None:
+    unlucky = FakeExecutor(misbehave=lambda a: "bad machine" if a.trial_id == 1 else None)
+    run(SPEC, tmp_path, unlucky)
+    ask_to_retry(tmp_path, None)
+    again = FakeExecutor(misbehave=lambda a: "bad" if a.attempt < 6 else None)
+    run(SPEC, tmp_path, again)
+    assert finished(tmp_path)[1].status is TrialStatus.COMPLETE
+
+
+def test_preemptions_of_a_trial_that_makes_progress_never_end_it(tmp_path: Path) -> None:
+    spec = study(n_trials=1, plan={"epochs": 30, "online": {"every": 1}})
+
+    def preempted(assignment: Assignment, epoch: int) -> str | None:
+        return "preempted" if epoch == assignment.attempt + 1 else None
+
+    run(spec, tmp_path, FakeExecutor(lose_at=preempted))
+    assert finished(tmp_path)[0].status is TrialStatus.COMPLETE
+    assert finished(tmp_path)[0].attempt > 20
+
+
+def test_a_trial_of_an_asynchronous_search_that_runs_again_is_judged_as_before(
+    tmp_path: Path,
+) -> None:
+    pruning = {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 1}
+    spec = study(n_trials=16, scheduling="async", pruning=pruning)
+    run(spec, tmp_path)
+    before = finished(tmp_path)
+    assert len({row.status for row in before.values()}) == 2  # some pruned, some complete
+    for path in tmp_path.glob("trials/*.parquet"):
+        path.unlink()
+    run(spec, tmp_path)
+    now = finished(tmp_path)
+    assert {i: row.status for i, row in now.items()} == {i: r.status for i, r in before.items()}
+
+
+# --- sound files of another trial, attempt, table or study
+
+Damage = Callable[[Path, Path], None]
+ONE, TWO = "000001-a1.parquet", "000002-a1.parquet"
+
+
+def exchanged(*tables: str, one: str = ONE, two: str = TWO) -> Damage:
+    def damage(folder: Path, other: Path) -> None:
+        for table in tables:
+            left, right = folder / table / one, folder / table / two
+            content = left.read_bytes()
+            left.write_bytes(right.read_bytes())
+            right.write_bytes(content)
+
+    return damage
+
+
+def copied(source: str, to: str, *tables: str) -> Damage:
+    def damage(folder: Path, other: Path) -> None:
+        for table in tables:
+            shutil.copyfile(folder / table / source, folder / table / to)
+
+    return damage
+
+
+def foreign(*tables: str, name: str = TWO) -> Damage:
+    def damage(folder: Path, other: Path) -> None:
+        for table in tables:
+            shutil.copyfile(other / table / name, folder / table / name)
+
+    return damage
+
+
+WEIGHTS = exchanged("models", one="1.safetensors", two="2.safetensors")
+DAMAGES: dict[str, tuple[Damage, list[str]]] = {
+    "all exchanged": (exchanged(*TABLES), [f"{t}/{n}" for t in TABLES for n in (ONE, TWO)]),
+    **{f"{t} exchanged": (exchanged(t), [f"{t}/{ONE}", f"{t}/{TWO}"]) for t in TABLES},
+    "all copied": (copied(TWO, ONE, *TABLES), [f"{t}/{ONE}" for t in TABLES]),
+    "trials copied": (copied(TWO, ONE, "trials"), [f"trials/{ONE}"]),
+    "next attempt": (
+        copied(TWO, "000002-a2.parquet", "evidence"),
+        ["evidence/000002-a2.parquet"],
+    ),
+    "next row": (copied(TWO, "000002-a2.parquet", "trials"), ["trials/000002-a2.parquet"]),
+    "new trial": (
+        copied(TWO, "000009-a1.parquet", *TABLES),
+        [f"{t}/000009-a1.parquet" for t in TABLES],
+    ),
+    "all foreign": (foreign(*TABLES), [f"{t}/{TWO}" for t in TABLES]),
+    **{f"{t} foreign": (foreign(t), [f"{t}/{TWO}"]) for t in TABLES},
+    "other table": (copied(f"../terms/{ONE}", ONE, "evidence"), [f"evidence/{ONE}"]),
+    "weights exchanged": (WEIGHTS, ["models/1.safetensors", "models/2.safetensors"]),
+    "weights foreign": (foreign("models", name="2.safetensors"), ["models/2.safetensors"]),
+}
+#: A table of the four is enough.
+WHAT = [
+    pytest.param(what, marks=REST)
+    if what.endswith((" exchanged", " foreign"))
+    and what.startswith(tuple(set(TABLES) - {"evidence"}))
+    else what
+    for what in DAMAGES
+]
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_a_sound_file_of_another_name_is_named_by_verify_and_set_right(
+    finished_study: Path, other: Path, tmp_path: Path, what: str, cli: Cli
+) -> None:
+    calm = found(finished_study, without=["attempt"])
+    damage, places = DAMAGES[what]
+    for verb in ("repair", "resume"):
+        folder = Path(shutil.copytree(finished_study, tmp_path / verb))
+        damage(folder, other)
+        assert {one.place for one in verify(folder)} >= {*places}
+        cli(verb, folder, *(["--executor", "inline"] if verb == "resume" else []))
+        assert_same(calm, found(folder, without=["attempt"]))
+        if verb == "repair" or "weights" not in what:  # resume trains weights when it needs them
+            assert verify(folder) == []
+        assert cli("repair", folder)[0] == "nothing to repair.\n" or "weights" in what
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_who_only_reads_never_takes_a_file_for_that_of_its_name(
+    finished_study: Path, folder: Path, other: Path, what: str
+) -> None:
+    DAMAGES[what][0](folder, other)
+    for table in TABLES:
+        calm, now = read_table(finished_study, table), read_table(folder, table)
+        if "foreign" in what:  # the log tells; `read_study_tables` asks it
+            continue
+        kept = calm[calm["trial_id"].isin(now["trial_id"])].reset_index(drop=True)
+        pd.testing.assert_frame_equal(now, kept)
+
+
+def test_a_part_of_other_attempts_is_named_and_its_trials_run_again(
+    folder: Path, other: Path, cli: Cli
+) -> None:
+    calm = found(folder, without=["attempt"])
+    compacted(folder)
+    for table in TABLES:
+        (part,) = (folder / table).glob("part-*")
+        copy = part.with_name(f"part-{'0' * 32}.parquet")
+        shutil.copyfile(part, copy)
+        assert len(read_table(folder, table)) == len(calm[table])
+        copy.unlink()
+        shutil.copyfile(other / table / ONE, part)
+    assert {one.place.partition("/")[0] for one in verify(folder)} == {*TABLES}
+    cli("resume", folder, "--executor", "inline")
+    assert_same(calm, found(folder, without=["attempt"]))
+    assert verify(folder) == []

@@ -1,45 +1,45 @@
-"""`verify` finds what was damaged, and `repair` restores it without touching what is sound."""
+"""Damage is found and restored, or said with what brings the study back; what is sound stays."""
 
+import json
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
 import safetensors.numpy
-from commands import TINY, found, hashes, write_study
+from commands import assert_same, found, hashes, write_study
+from damages import differing, tables_of
 from fakes import asked_in, compacted, finished, last_log
-from faulty import Cli, Damage, call, flipped
+from faulty import Cli, Damage, call, flipped, quiet_call
+from messages import refused
 
-from nas_evidence.driver.restoration import restored_study
+import nas_evidence
+from nas_evidence.data import ArrayData, load
+from nas_evidence.driver.restoration import repair, restored_study
 from nas_evidence.driver.verification import not_checked, verify
-from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec, RetrySpec
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.exporting.soundness import conditions_in, is_export_of
+from nas_evidence.plumbing.sums import listed, write_sums
+from nas_evidence.spec.study import (
+    FREE_KEYS,
+    BudgetSpec,
+    RaceSpec,
+    ResourceSpec,
+    RetrySpec,
+    StudySpec,
+)
 from nas_evidence.spec.toml import differences, dump_study, load_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import Log, log_files
+from nas_evidence.storage.store import Store
 from nas_evidence.storage.study_folder import read_study
 
 pytestmark = pytest.mark.slow
-
-STUDY = TINY.replace('[sampler]\nname = "random"', '[sampler]\nname = "posterior"')
-
-
-@pytest.fixture(scope="module")
-def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study of real trials; `calm` beside it holds another name of its tables."""
-    from faulty import quiet_call
-
-    home = tmp_path_factory.mktemp("verify")
-    path = write_study(home, STUDY)
-    assert quiet_call("search", path, "--out", home / "s", "--executor", "inline") == 0
-    return home / "s"
-
-
-@pytest.fixture
-def folder(finished_study: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished_study, tmp_path / "s"))
 
 
 def torn(name: str) -> Damage:
@@ -50,9 +50,22 @@ def torn(name: str) -> Damage:
     return damage
 
 
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
 def edited(folder: Path) -> None:
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("epochs = 4", "epochs = 6"))
+
+
+def without_conditions(folder: Path) -> None:
+    for path in (folder / "logs").glob("conditions-*.toml"):
+        path.unlink()
 
 
 def without_a_key(folder: Path) -> None:
@@ -87,9 +100,7 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     assert place.split("/")[0] in text
     code, text, said = call(capsys, "verify", folder)
     assert (code, text) == (0, ""), text
-    now = found(folder, without=["attempt"])
-    for name, frame in before.items():
-        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    assert_same(before, found(folder, without=["attempt"]))
     kept = hashes(folder)
     for name, digest in sound.items():
         assert name == place or kept[name] == digest
@@ -146,7 +157,7 @@ def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_m
 @pytest.mark.long
 def test_three_damages_of_one_trial_are_mended_at_once(folder: Path, cli: Cli) -> None:
     calm = found(folder, without=["attempt"])
-    log = last_log(folder)
+    log = log_files(folder)[0]
     lines = log.read_bytes().splitlines(keepends=True)
     lost = [n for n, line in enumerate(lines) if b'"end"' in line and b'"trial_id":2' in line]
     assert len(lost) == 1
@@ -156,9 +167,7 @@ def test_three_damages_of_one_trial_are_mended_at_once(folder: Path, cli: Cli) -
     text = cli("repair", folder)[0]
     assert "trial 2: trained again as attempt 2" in text
     assert verify(folder) == []
-    now = found(folder, without=["attempt"])
-    for name, frame in calm.items():
-        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    assert_same(calm, found(folder, without=["attempt"]))
     assert cli("repair", folder)[0] == "nothing to repair.\n"
 
 
@@ -213,7 +222,7 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
     data = finished_study.parent / "data.npz"
     kept = data.read_bytes()
     try:
-        write_study(finished_study.parent, STUDY, mix_test_labels=True)
+        write_study(finished_study.parent, mix_test_labels=True)
         changed = call(capsys, "verify", folder)
         (folder / "study.toml").write_text(  # of a version that kept no hash of the file
             re.sub("content = .*", "", (folder / "study.toml").read_text())
@@ -234,11 +243,10 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_study_at_a_uri_is_repaired_there(
     tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, store = write_study(tmp_path, STUDY), tmp_path / "store"
+    path, store = write_study(tmp_path), tmp_path / "store"
     uri = f"file://{store}"
     cli("search", path, "--out", uri, "--executor", "inline")
     before = found(store, without=["attempt"])
@@ -256,9 +264,7 @@ def test_a_study_at_a_uri_is_repaired_there(
     assert "trial 1: trained again as attempt 2" in text
     code, text, _ = call(capsys, "verify", uri)
     assert (code, text) == (0, "")
-    now = found(store, without=["attempt"])
-    for name, frame in before.items():
-        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    assert_same(before, found(store, without=["attempt"]))
     again = safetensors.numpy.load_file(store / "models/2.safetensors")
     assert {name: one.tobytes() for name, one in again.items()} == {
         name: one.tobytes() for name, one in weights.items()
@@ -269,13 +275,6 @@ def test_a_study_at_a_uri_is_repaired_there(
     assert kept[: len(lines)] == lines, "every sound line is there"
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()
-
-
-def test_a_study_file_edited_by_hand_is_refused_by_name(folder: Path, cli: Cli) -> None:
-    edited(folder)
-    said = cli("resume", folder, "--executor", "inline", "--trials", 5, code=2)[1]
-    assert "plan.epochs: 4 then, 6 now" in said
-    assert "repair" in said
 
 
 #: Another value of each key that may change between runs.
@@ -315,8 +314,8 @@ def test_other_data_under_the_same_name_are_refused(
     home = finished_study.parent
     kept = (home / "data.npz").read_bytes()
     try:
-        write_study(home, STUDY, mix_test_labels=True)
-        code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 5)
+        write_study(home, mix_test_labels=True)
+        code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 6)
     finally:
         (home / "data.npz").write_bytes(kept)
     assert code == 2
@@ -336,9 +335,7 @@ def test_a_torn_table_of_a_finished_study_runs_its_trial_again_on_resume(
     torn("curves/000003-a1.parquet")(folder)
     text = cli("resume", folder, "--executor", "inline")[0]
     assert "1 file is damaged, moved to damaged/" in text
-    now = found(folder, without=["attempt"])
-    for name, frame in before.items():
-        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    assert_same(before, found(folder, without=["attempt"]))
 
 
 def test_torn_weights_of_the_winner_block_nothing(folder: Path, cli: Cli) -> None:
@@ -355,8 +352,242 @@ def test_trials_of_the_race_do_not_stand_for_a_lost_one_of_the_search(
     options = ("--executor", "inline", "--set", "finalists=2", "--set", "race.trials=4")
     cli("resume", folder, *options)
     assert "more:" not in cli("repair", folder, code=None)[0]
-    assert len(finished(folder)) == 8
+    assert len(finished(folder)) == 9
     torn("trials/000001-a1.parquet")(folder)
     said = cli("repair", folder)[0]
     assert "trial 1: trained again as attempt 2" in said
     assert "more:" not in said
+
+
+# --- what a refusal says to do brings the study back
+
+HOW = ("--executor", "inline")
+SMALL = ("--target", "kind", "--set", "finalists=0", "--set", "plan.epochs=2", *HOW)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study that keeps its data, `s`, and of its table."""
+    home = tmp_path_factory.mktemp("remedies")
+    rows = "".join(f"{k % 7}.5,{k % 5}.25,{'abc'[k % 3]}\n" for k in range(90))
+    (home / "t.csv").write_text("width,length,kind\n" + rows)
+    assert quiet_call("search", home / "t.csv", "--out", home / "s", "--trials", 2, *SMALL) == 0
+    return home
+
+
+@pytest.fixture(scope="module")
+def three(home: Path) -> Path:
+    """The same study with a trial more."""
+    folder = Path(shutil.copytree(home / "s", home / "three"))
+    assert quiet_call("resume", folder, "--trials", 3, *HOW) == 0
+    return folder
+
+
+@pytest.fixture
+def of_a_table(home: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(home / "s", tmp_path / "s"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", [lose, spoil])
+@pytest.mark.parametrize("sealed", [True, False], ids=["", "without its sealed copy"])
+def test_a_study_whose_copy_of_the_data_is_gone_gets_it_from_the_search_that_is_named(
+    home: Path,
+    three: Path,
+    of_a_table: Path,
+    cli: Cli,
+    damage: Callable[[Path], None],
+    sealed: bool,
+) -> None:
+    folder = of_a_table
+    damage(folder / "data" / "train.parquet")
+    if not sealed:
+        without_conditions(folder)
+    for verb in (("repair", folder), ("resume", folder, "--trials", 3, *HOW)):
+        said = "".join(cli(*verb, code=None))
+        assert "it is the study's own copy of its data: a search" in said
+        assert f"out={folder} writes it again" in said
+        assert "--data-root" not in said
+    cli("search", home / "t.csv", "--out", folder, "--trials", 3, *SMALL)
+    cli("repair", folder)
+    assert verify(folder) == []
+    assert differing(tables_of(folder), tables_of(three)) == []
+
+
+@pytest.mark.long
+def test_a_sound_copy_of_the_data_stays_where_it_is_when_it_is_given_again(
+    home: Path, of_a_table: Path, cli: Cli
+) -> None:
+    kept = of_a_table / "data" / "train.parquet"
+    before = kept.stat().st_ino
+    cli("search", home / "t.csv", "--out", of_a_table, "--trials", 2, *SMALL)
+    assert kept.stat().st_ino == before
+    assert not (of_a_table / "damaged").exists()
+
+
+@pytest.mark.parametrize("damage", [lose, spoil])
+def test_a_study_file_lost_with_its_sealed_copy_comes_back_from_a_backup(
+    finished_study: Path, folder: Path, cli: Cli, damage: Callable[[Path], None]
+) -> None:
+    torn("evidence/000000-a1.parquet")(folder)
+    without_conditions(folder)
+    damage(folder / "study.toml")
+    for verb in ("repair", "resume", "status"):
+        said = "".join(cli(verb, folder, code=2))
+        assert "Errno" not in said
+        assert "The sealed copy in logs/ is lost or damaged, too: put a copy of the file" in said
+        assert f"`nas-evidence repair {folder}` checks it by the trials" in said
+    shutil.copy(finished_study / "study.toml", folder)
+    cli("repair", folder)
+    assert verify(folder) == []
+    cli("resume", folder, *HOW)
+    assert differing(tables_of(folder), tables_of(finished_study)) == []
+
+
+def test_a_damaged_study_file_is_said_with_the_command_that_restores_it(
+    folder: Path, cli: Cli
+) -> None:
+    spoil(folder / "study.toml")
+    said = "".join(cli("resume", folder, *HOW, code=2))
+    assert f"study.toml is lost or damaged. `nas-evidence repair {folder}` restores it." in said
+
+
+def test_the_lock_that_cannot_be_read_is_taken_over_as_the_sentence_says(
+    finished_study: Path, folder: Path, cli: Cli
+) -> None:
+    (folder / "lock").write_text('{"pid": 1')
+    assert cli("verify", folder, code=1)[1].rstrip().endswith("--steal")
+    assert "take it over with the option `steal`" in cli("repair", folder, code=2)[1]
+    cli("repair", folder, "--steal")
+    assert verify(folder) == []
+    assert differing(tables_of(folder), tables_of(finished_study)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("top", [None, 2])
+def test_a_sound_export_of_another_study_in_its_place_is_named_and_used_by_nobody(
+    other: Path, folder: Path, cli: Cli, top: int | None
+) -> None:
+    name, which = ("export", ()) if top is None else (f"export-top-{top}", ("--top", top))
+    (folder.parent / "new.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
+    asked = ("predict", folder, folder.parent / "new.csv", *which, "--json")
+    right = cli(*asked)[0]
+    theirs = nas_evidence.load(other).export(top=top)
+    shutil.rmtree(folder / name)
+    shutil.copytree(theirs, folder / name)
+    assert [(one.place, one.problem) for one in verify(folder)] == [
+        (name, "it is of another study")
+    ]
+    assert cli(*asked)[0] == right
+    assert verify(folder) == []
+    [aside] = [path for path in (folder / "damaged").iterdir() if path.is_dir()]
+    assert conditions_in(aside) == conditions_in(theirs)  # nothing of theirs is lost
+
+
+@pytest.mark.parametrize("verb", ["resume", "repair"])
+def test_resume_and_repair_set_an_export_of_another_study_aside(
+    other: Path, folder: Path, cli: Cli, verb: str
+) -> None:
+    shutil.rmtree(folder / "export")
+    shutil.copytree(other / "export", folder / "export")
+    said = cli(verb, folder, *(HOW if verb == "resume" else ()))[0]
+    assert re.search(r"export.*(another study|moved to damaged/)", said)
+    best = nas_evidence.load(folder).best.trial_id
+    assert nas_evidence.load(folder).is_exported(best) == (verb == "resume")
+    assert not is_export_of(folder / "export", best, "accuracy", conditions="of another")
+
+
+@pytest.mark.long
+def test_predictions_replace_a_file_of_yours_only_by_force(
+    home: Path, cli: Cli, tmp_path: Path
+) -> None:
+    data, mine = home / "t.csv", "mine\n"
+    for option, name in (("--to", "p.csv"), ("--to", "p.parquet"), ("--reliability", "r.svg")):
+        (tmp_path / name).write_text(mine)
+        asked = ("predict", home / "s", data, option, tmp_path / name)
+        asked += ("--to", tmp_path / f"{name}.csv") if option == "--reliability" else ()
+        said = cli(*asked, code=2)[1]
+        assert f"{option} {tmp_path / name} exists" in said
+        assert "--force" in said
+        assert (tmp_path / name).read_text() == mine
+        cli(*asked, "--force")
+        assert (tmp_path / name).read_bytes() != mine.encode()
+
+
+# --- what cannot be restored is said, and the rest is repaired
+
+
+def loaded(study: StudySpec) -> ArrayData:
+    return load(study.dataset, seed=study.seed)
+
+
+def other(study: StudySpec) -> ArrayData:
+    arrays = loaded(study)
+    return replace(arrays, x_train=arrays.x_train + 1)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its copy", "copy of the study lost"])
+def test_no_trial_is_trained_again_on_other_data(folder: Path, lost: bool) -> None:
+    torn("evidence/000000-a1.parquet")(folder)
+    if lost:
+        without_conditions(folder)
+    said = repair(folder, other)
+    assert any(line.startswith("trial 0: not restored; study.toml or the data") for line in said)
+    assert any(line.startswith("evidence/") and "moved to damaged/" in line for line in said)
+    assert not list((folder / "evidence").glob("000000-*"))
+    assert (folder / "logs").exists()
+    again = repair(folder, loaded)
+    assert any(line.startswith("trial 0: trained again") for line in again)
+
+
+@pytest.fixture
+def export(folder: Path) -> Path:
+    return folder / "export"
+
+
+def changed(export: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Change a file of an export, and give it the right checksum."""
+    content = change(json.loads((export / name).read_text(encoding="utf-8")))
+    (export / name).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(export, [*listed(export)])
+
+
+NEEDED = ("input_shape", "classes", "targets", "preparation")
+
+
+@pytest.mark.crossed
+@pytest.mark.parametrize("key", NEEDED)
+@pytest.mark.parametrize("value", [None, 7, {"x": [1]}, "gone"], ids=str)
+def test_an_export_whose_meaning_lacks_a_key_is_not_sound(
+    export: Path, key: str, value: object
+) -> None:
+    if value == "gone":
+        changed(export, "meaning.json", lambda all_: {k: v for k, v in all_.items() if k != key})
+    elif key == "preparation" and value is None:
+        pytest.skip("None is what arrays have")
+    else:
+        changed(export, "meaning.json", lambda all_: {**all_, key: value})
+    with refused("export-not-fitting", str(export)):
+        Predictor.load(export)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [{}, {"members": 3}, {"members": [{}]}, {"members": []}, {"members": [{"weight": "x"}]}],
+)
+def test_an_ensemble_that_names_its_members_badly_is_not_sound(
+    tmp_path: Path, whole: object
+) -> None:
+    (tmp_path / "ensemble.json").write_text(json.dumps(whole))
+    write_sums(tmp_path, ["ensemble.json"])
+    with refused("export-not-fitting", str(tmp_path)):
+        Predictor.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["dir::file:///x", "simplecache::s3://b/k", "dir://x::file:///y", "reference::s3://b/k"],
+)
+def test_a_chain_of_file_systems_is_no_store(uri: str) -> None:
+    with refused("store-chained", uri):
+        Store(uri)
