@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
@@ -327,6 +328,12 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
     return evidence[evidence["valid"].fillna(False) & evidence["value"].notna()]
 
 
+def _ordered(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the usable evaluations, and infinite ones, which are first or last in an order."""
+    infinite = np.isinf(evidence["value"].astype(float))
+    return evidence[evidence.index.isin(usable(evidence).index) | infinite]
+
+
 def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
     epochs = sorted({int(epoch) for epoch in evidence["epoch"]} - {0})
     if len(epochs) <= MAX_EPOCHS:
@@ -338,7 +345,7 @@ def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
 def _by_epoch(
     evidence: pd.DataFrame, curves: pd.DataFrame, scores: Sequence[str], epochs: Sequence[int]
 ) -> pd.DataFrame:
-    own = usable(evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = _ordered(evidence)[["trial_id", "epoch", "estimator", "value"]]
     own = own.rename(columns={"estimator": "score"})
     free = [name for name in FREE_SCORES if name in scores and name != "n_parameters"]
     points = curves[curves["epoch"].isin(epochs)]
@@ -356,7 +363,7 @@ def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
 def _final_scores(
     complete: pd.DataFrame, evidence: pd.DataFrame, curves: pd.DataFrame, objective: str
 ) -> pd.DataFrame:
-    last = usable(last_evaluations(evidence))
+    last = _ordered(last_evaluations(evidence))
     scores = last.pivot(index="trial_id", columns="estimator", values="value")
     for estimator in {objective, *evidence["estimator"]} - _FROM_OTHER_TABLES:
         if estimator not in scores:  # never valid: a column of missing values
@@ -379,7 +386,8 @@ def _shown(
     own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
     shown = own.set_index("trial_id")["shown"].reindex(scores.index)
     # A score that no trial has, as where all failed, is NaN.
-    return shown.fillna(scores.get(objective, math.nan)).astype(float)
+    free = pd.Series(scores.get(objective, math.nan), scores.index, dtype=float)
+    return shown.astype(float).fillna(free.where(np.isfinite(free)))
 
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
