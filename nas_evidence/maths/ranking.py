@@ -27,6 +27,8 @@ needs sorting:
     tau = c' (s^x * s^y) c  / sqrt(c' |s^x| c   c' |s^y| c)            * elementwise
 
 The regret in a resample is over its distinct data. Resamples with an undefined value are ignored.
+An infinite value has a place in the order, first or last; only NaN is missing. The regret of a
+choice is infinite where its best target is -inf and another is not.
 Of more than 600 data, resamples of a correlation are of 600 of them, drawn at random, and the
 interval is shrunk by sqrt(600 / n) around the correlation of all (m out of n; Bickel, Goetze and
 van Zwet 1997). Of so many data each is in a resample with probability 1 - 1/e, independently.
@@ -35,6 +37,7 @@ van Zwet 1997). Of so many data each is in a resample with probability 1 - 1/e, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -173,20 +176,21 @@ def random_statistics(
     smallest with probability C(i-1, k-1) / C(n, k).
     """
     y = np.asarray(target, np.float64)
-    n_missing = int((~np.isfinite(y)).sum())
-    y = np.sort(y[np.isfinite(y)])
+    n_missing = int(np.isnan(y).sum())
+    y = np.sort(y[~np.isnan(y)])
     n = len(y)
     reason = undefined_reason(np.arange(n, dtype=np.float64), y)
     if reason:
         return RankStatistics(n, n_missing, reason=reason)
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
     rho, tau = z / np.sqrt(n - 1), z * np.sqrt((4 * n + 10) / (9 * n * (n - 1)))
-    regret, ends = {}, {}
+    lost, regret, ends = _lost(y[-1], y), {}, {}
     for k in regret_at:
         below = comb(np.arange(1, n + 1), min(k, n)) / comb(n, min(k, n))  # P(best is <= i-th)
-        regret[k] = float(y[-1] - np.diff(below, prepend=0.0) @ y)
-        worst, best = y[np.searchsorted(below, np.array([1 - LEVEL, 1 + LEVEL]) / 2 - 1e-12)]
-        ends[k] = Interval(float(y[-1] - best), float(y[-1] - worst))
+        likely = (share := np.diff(below, prepend=0.0)) > 0
+        regret[k] = float(share[likely] @ lost[likely])
+        most, least = lost[np.searchsorted(below, np.array([1 - LEVEL, 1 + LEVEL]) / 2 - 1e-12)]
+        ends[k] = Interval(float(least), float(most))
     return RankStatistics(
         n,
         n_missing,
@@ -215,9 +219,9 @@ def undefined_reason(score: Floats, target: Floats) -> str:
     n = len(score)
     if n < MIN_PAIRS:
         return f"only {n} with both values, at least {MIN_PAIRS} needed"
-    if np.ptp(score) == 0:
+    if (score == score[0]).all():
         return f"the score is the same for all {n}"
-    if np.ptp(target) == 0:
+    if (target == target[0]).all():
         return f"the target is the same for all {n}"
     return ""
 
@@ -232,7 +236,13 @@ def regret(score: ArrayLike, target: ArrayLike, k: int) -> float:
     """
     x, y = np.asarray(score, np.float64), np.asarray(target, np.float64)
     best_first = np.lexsort((y, -x))  # among equal scores the smallest target first
-    return float(y.max() - y[best_first[:k]].max())
+    return float(_lost(y.max(), y[best_first[:k]].max()))
+
+
+def _lost(best: ArrayLike, chosen: ArrayLike) -> Floats:
+    """Return best minus chosen, 0 where they are equal and perhaps both infinite."""
+    best, chosen = np.broadcast_arrays(np.asarray(best, np.float64), chosen)
+    return np.subtract(best, chosen, out=np.zeros(best.shape), where=best != chosen)
 
 
 def share_at_least_as_good(
@@ -243,7 +253,7 @@ def share_at_least_as_good(
     None if either rho is undefined on the data where all three values are known.
     """
     x, z, y = (np.asarray(values, np.float64) for values in (score, rival, target))
-    kept = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
+    kept = ~np.isnan([x, y, z]).any(0)
     x, y, z = x[kept], y[kept], z[kept]
     if undefined_reason(x, y) or undefined_reason(z, y):
         return None
@@ -256,7 +266,7 @@ def _complete_pairs(
     score: ArrayLike, target: ArrayLike
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     x, y = np.asarray(score, np.float64), np.asarray(target, np.float64)
-    kept = np.isfinite(x) & np.isfinite(y)
+    kept = ~np.isnan([x, y]).any(0)
     return x[kept], y[kept], kept
 
 
@@ -327,7 +337,7 @@ def _deciding(x: Floats, y: Floats) -> NDArray[np.intp]:
 
 def _partial(x: Floats, y: Floats, z: Floats) -> float | None:
     """Return the partial correlation of x and y given z, None where undefined."""
-    if not np.isfinite(z).all() or np.ptp(z) == 0:
+    if np.isnan(z).any() or (z == z[0]).all():
         return None
     pairs = ((x, y), (x, z), (y, z))
     value = _without(*(np.array([stats.spearmanr(a, b).statistic]) for a, b in pairs))[0]
@@ -341,7 +351,9 @@ def _without(xy: Floats, xz: Floats, yz: Floats) -> Floats:
 
 
 def _concordant(x: Floats, y: Floats, counts: Floats) -> Floats:
-    signs = np.sign(x[:, None] - x) * np.sign(y[:, None] - y)
+    ranks = (np.unique(values, return_inverse=True)[1] for values in (x, y))
+    of_x, of_y = (np.sign(levels[:, None] - levels) for levels in ranks)
+    signs = (of_x * of_y).astype(np.float64)
     concordant: Floats = np.einsum("nb,nb->b", signs @ counts, counts)
     return concordant
 
@@ -351,8 +363,7 @@ def _resampled_regret(x: Floats, y: Floats, k: int, present: NDArray[np.bool_]) 
     present = present[: len(x)][best_first]
     values = np.where(present, y[best_first, None], -np.inf)
     chosen = np.where(present.cumsum(0, np.int32) <= k, values, -np.inf)
-    lost: Floats = values.max(0) - chosen.max(0)
-    return lost
+    return _lost(values.max(0), chosen.max(0))
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
@@ -363,10 +374,14 @@ def _ratio(above: Floats, below: Floats) -> Floats:
 
 
 def _interval(resampled: Floats) -> Interval | None:
-    finite = resampled[np.isfinite(resampled)]
-    if len(finite) < len(resampled) / 2:
+    known = resampled[~np.isnan(resampled)]
+    if len(known) < len(resampled) / 2:
         return None
-    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    between: tuple[Any, Any] = ("lower", "higher") if np.isinf(known).any() else ("linear",) * 2
+    ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    low, high = (
+        np.quantile(known, end, method=how) for end, how in zip(ends, between, strict=True)
+    )
     return Interval(float(low), float(high))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
@@ -328,9 +329,15 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_trial(evidence: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return a column of the last evaluations as trials x estimators, missing if not valid."""
-    last = usable(last_evaluations(evidence))
+    """Return a column of the last evaluations as trials x estimators, missing if not valid; infinite ones stay."""
+    last = _ordered(last_evaluations(evidence))
     return last.pivot(index="trial_id", columns="estimator", values=column)
+
+
+def _ordered(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Return the usable evaluations, and infinite ones, which are first or last in an order."""
+    infinite = np.isinf(evidence["value"].astype(float))
+    return evidence[evidence.index.isin(usable(evidence).index) | infinite]
 
 
 def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
@@ -344,7 +351,7 @@ def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
 def _by_epoch(
     evidence: pd.DataFrame, curves: pd.DataFrame, scores: Sequence[str], epochs: Sequence[int]
 ) -> pd.DataFrame:
-    own = usable(evidence)[["trial_id", "epoch", "estimator", "value"]]
+    own = _ordered(evidence)[["trial_id", "epoch", "estimator", "value"]]
     own = own.rename(columns={"estimator": "score"})
     free = [name for name in FREE_SCORES if name in scores and name != "n_parameters"]
     points = curves[curves["epoch"].isin(epochs)]
@@ -384,7 +391,8 @@ def _shown(
     own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
     shown = own.set_index("trial_id")["shown"].reindex(scores.index)
     # A score that no trial has, as where all failed, is NaN.
-    return shown.fillna(scores.get(objective, math.nan)).astype(float)
+    free = pd.Series(scores.get(objective, math.nan), scores.index, dtype=float)
+    return shown.astype(float).fillna(free.where(np.isfinite(free)))
 
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:

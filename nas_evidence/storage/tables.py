@@ -8,8 +8,9 @@
 The log of the study names each file with its digest once all four are written: an attempt exists
 from that line on. Writes are atomic (temporary name, fsync, rename). `compact` merges files of
 finished attempts into `part-*.parquet`, so that long studies load fast; `*.parquet` still finds
-every row. Missing values are null, never NaN. Columns are only ever added, so files of all
-versions can be read together; unreadable files are skipped and reported, never guessed.
+every row. Missing values are null, never NaN; an infinite score stays, and is not valid. Columns
+are only ever added, so files of all versions can be read together; unreadable files are skipped
+and reported, never guessed.
 """
 
 import errno
@@ -63,6 +64,8 @@ logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 
+#: The column in which an infinite number is stored; elsewhere it is null, as NaN is.
+_INFINITE = ("evidence", "value")
 Cell = ParameterValue | None
 Row = dict[str, Cell]
 
@@ -650,6 +653,8 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
 def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
     row: Row = {"epoch": epoch, **estimate.model_dump(exclude={"terms"})}
     if not math.isfinite(estimate.value):
+        if not estimate.valid:  # else an infinite value still has a place in an order
+            row["value"] = math.nan
         row["valid"] = False
         row["note"] = "; ".join(filter(None, (estimate.note, f"value is {estimate.value}")))
     return row
@@ -670,7 +675,10 @@ def _arrow_table(
         "nas_evidence.study_seed": str(spec.seed),
         "nas_evidence.content_hash": conditions,
     }
-    columns = {name: [_finite_or_null(row.get(name)) for row in rows] for name in schema.names}
+    columns = {
+        name: [_finite_or_null(row.get(name), infinite=(table, name) == _INFINITE) for row in rows]
+        for name in schema.names
+    }
     return pa.Table.from_pydict(columns, schema=schema.with_metadata(metadata))
 
 
@@ -694,8 +702,9 @@ def _schema_of(
     return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others), *last])
 
 
-def _finite_or_null(cell: Cell) -> Cell:
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+def _finite_or_null(cell: Cell, *, infinite: bool) -> Cell:
+    wrong = math.isnan if infinite else lambda value: not math.isfinite(value)
+    return None if isinstance(cell, float) and wrong(cell) else cell
 
 
 def _write_table(path: Path, table: pa.Table, compression: str = "zstd") -> str:

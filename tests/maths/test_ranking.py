@@ -124,11 +124,50 @@ def test_missing_values_are_dropped_pairwise_and_counted(seed: int, missing: int
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(2, 12))
     x[:missing] = np.nan
-    y[missing] = np.inf
+    y[missing] = np.nan
     result, expected = statistics(x, y), statistics(x[missing + 1 :], y[missing + 1 :])
     assert (result.n, result.n_missing) == (11 - missing, missing + 1)
     assert_allclose([result.rho, result.tau], [expected.rho, expected.tau], rtol=1e-12)
     assert result.regret == expected.regret
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), of_target=st.booleans())
+def test_an_infinite_value_is_first_or_last_in_an_order_as_scipy_ranks_it(
+    seed: int, of_target: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, y, z = rng.integers(6, size=(3, 14)).astype(float)
+    ends = y if of_target else x
+    ends[ends == 0], ends[ends == 5] = -np.inf, np.inf
+    ranks = [stats.rankdata(values) for values in (x, y)]
+    plan = resampling_plan(14, seed=0, n_resamples=50)
+    found = rank_statistics(x, y, plan=plan, given=z)
+    expected = rank_statistics(*ranks, plan=plan, given=z)
+    assert (found.n, found.n_missing) == (14, 0)
+    assert_allclose(found.rho, stats.spearmanr(*ranks).statistic, rtol=1e-12)
+    assert_allclose(found.tau, stats.kendalltau(*ranks).statistic, rtol=1e-12)
+    assert found.rho_interval == expected.rho_interval
+    assert found.tau_interval == expected.tau_interval
+    assert found.partial_interval == expected.partial_interval
+    if not of_target:
+        by_rank = rank_statistics(ranks[0], y, plan=plan)
+        assert (found.regret, found.regret_intervals) == (by_rank.regret, by_rank.regret_intervals)
+    assert spearman(x, y, plan=plan) == (found.rho, found.rho_interval)
+    assert share_at_least_as_good(x, x, y, plan=plan) == 1.0
+
+
+def test_the_regret_of_a_choice_that_is_last_of_all_is_infinite() -> None:
+    x, y = np.arange(6.0), np.array([3.0, 0.0, 1.0, 2.0, -np.inf, -np.inf])
+    found = statistics(x, y)
+    assert found.regret == {1: np.inf, 3: 1.0, 10: 0.0}
+    assert found.regret_intervals[1].high == np.inf
+    assert regret(-x, y, 1) == 0.0
+    assert regret(x, [np.inf] * 6, 1) == 0.0
+    by_chance = random_statistics(y, regret_at=(1, 2, 3))
+    assert by_chance.regret[1] == by_chance.regret[2] == np.inf  # two of six are the last
+    first = [max(chosen) for chosen in permutations(y, 3)]
+    assert_allclose(by_chance.regret[3], np.mean(3 - np.array(first)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
