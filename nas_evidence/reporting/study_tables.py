@@ -329,7 +329,10 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_trial(evidence: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return a column of the last evaluations as trials x estimators, missing if not valid; infinite ones stay."""
+    """Return a column of the last evaluations as trials x estimators, missing if not valid.
+
+    Infinite values stay.
+    """
     last = _ordered(last_evaluations(evidence))
     return last.pivot(index="trial_id", columns="estimator", values=column)
 
