@@ -439,6 +439,13 @@ def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: P
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "mine"
 
 
+def test_the_copy_for_optuna_is_no_part_of_what_is_verified(tmp_path: Path) -> None:
+    run(SPEC, tmp_path)
+    before = verify(tmp_path)
+    (tmp_path / "study.db").write_bytes(b"no database")
+    assert verify(tmp_path) == before
+
+
 # --- tables, checkpoints and weights
 
 

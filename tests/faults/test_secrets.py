@@ -1,24 +1,32 @@
-"""A secret in a URI is in no message, no log, no stored text, and no store is opened with it."""
+"""A secret is in no message, no log and no stored text, and no search opens a port."""
 
 import logging
+import os
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import typer.main
+from commands import SCRIPT, environment, forked, write_study
 from faulty import call
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import listed, refused
+from messages import refused
 from records import asked, record_with
 
+import nas_evidence
 from nas_evidence.api.trackers import check_track
+from nas_evidence.cli.main import app
+from nas_evidence.cli.search import _log_to
 from nas_evidence.cli.terminal import err, print_foreign
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import LogFormatter, masked
 from nas_evidence.plumbing.user_error import Mistake, UserError, no_such_file
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.record import LossKind
-from nas_evidence.spec.toml import StudyError
+from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.store import Store
 from nas_evidence.workers.executor import Lost, checked, loss_of
@@ -48,14 +56,11 @@ URIS = st.builds(
     st.sampled_from(SCHEMES),
     NAMES,
 ).map(lambda form: form.replace("{}", SECRET))
-#: Every message of the package, with a URI in the place of each value.
-TEMPLATES = tuple(listed().values())
-
-
-def filled(template: str, uri: str) -> str:
-    for opening in ("{", "["):
-        template = template.replace(opening, f" {uri} ")
-    return f"{template} {uri!r}, ({uri}): {uri}"
+#: How messages hold what they name; `{}` stands for it.
+FRAMES = st.builds(
+    "{}{}".format, st.text(string.ascii_letters + " ;,.(", max_size=8),
+    st.sampled_from(["{}", " {!r}", "`{}`", "({})", "[{}]", '"{}"', " {}.", " {}:", "={},"]),
+)  # fmt: skip
 
 
 def test_each_form_of_a_secret_is_masked_in_each_scheme() -> None:
@@ -69,9 +74,9 @@ def test_each_form_of_a_secret_is_masked_in_each_scheme() -> None:
 
 
 @pytest.mark.slow
-@given(uri=URIS, template=st.sampled_from(TEMPLATES))
-def test_no_message_repeats_the_secret_of_a_uri(uri: str, template: str) -> None:
-    text = filled(template, uri)
+@given(uri=URIS, frames=st.lists(FRAMES, min_size=1, max_size=4))
+def test_no_message_repeats_the_secret_of_a_uri(uri: str, frames: list[str]) -> None:
+    text = " ".join(frame.format(uri) for frame in frames)
     assert SECRET not in masked(text)
     assert masked(masked(text)) == masked(text)
     for error in (UserError(text), StudyStoppedError(text), StudyError([Mistake("x", text)])):
@@ -168,7 +173,6 @@ def test_the_terminal_repeats_no_secret_of_others(capsys: pytest.CaptureFixture[
 
 
 def test_every_log_of_the_package_has_the_formatter_that_masks() -> None:
-    import nas_evidence
 
     package = Path(nas_evidence.__file__).parent
     for path in package.rglob("*.py"):
@@ -176,3 +180,129 @@ def test_every_log_of_the_package_has_the_formatter_that_masks() -> None:
         assert text.count("logging.Formatter") == (path.name == "masking.py"), path
         if "FileHandler(" in text:
             assert "LogFormatter()" in text
+
+
+# --- passwords and tokens
+
+
+PASSWORDS = (
+    "postgresql://u:sec ret@h/d", "postgresql://u:se'cret@h/d", "postgresql://h/d?passwd=secret",
+    "postgresql://u%3Asecret@h/d", "host=h password=secret", "postgresql://u:secret@h/d",
+    "postgresql://h/d?PWD=secret", "postgresql://h/d?auth_token=secret",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("url", PASSWORDS)
+def test_no_password_is_accepted_in_the_url_of_a_tracker_or_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="PGPASSWORD") as error:
+        check_track([f"optuna:{url}"])
+    assert "secret" not in str(error.value)
+    assert "sec ret" not in str(error.value)
+    assert "secret" not in masked(f"error at {url}")
+
+
+def test_a_password_in_a_table_that_is_not_known_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('name = "x"\n[database]\nurl = "postgresql://u:secret@h/d"\n')
+    with pytest.raises(StudyError, match="unknown key 'database'") as error:
+        load_study(tmp_path / "s.toml")
+    assert "secret" not in str(error.value)
+
+
+PLACES = ["ftp://user:tops3cret@host/x", "file://user:tops3cret@/x", "s3://b/x?password=tops3cret"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["search", "digits", "--out", place] for place in PLACES),
+        *(["status", place] for place in PLACES),
+        ["submit", "digits", "--address", "http://127.0.0.1:1", "--store", PLACES[0]],
+        ["resume", PLACES[0], "--address", "http://127.0.0.1:1", "--name", "x"],
+        ["search", "digits", "--address", "user:tops3cret@host:6379"],
+        ["search", "digits", "--address", "ray://user:tops3cret@host:6379"],
+        ["status", "--address", "user:tops3cret@host:8265", "--name", "x"],
+        ["status", "--address", "http://user:tops3cret@host:8265", "--name", "x"],
+        ["search", "digits", "--track", "mlflow:http://user:tops3cret@host"],
+        ["search", "digits", "--track", "optuna:postgresql://user:tops3cret@host/x"],
+    ],
+    ids=" ".join,
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "password" in err
+    assert err.count("\n") == 1
+    assert "tops3cret" not in err
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_password_in_the_error_of_a_library_is_not_in_the_log(tmp_path: Path) -> None:
+    _log_to(tmp_path / "driver.log")
+    logger = logging.getLogger("nas_evidence")
+    (handler,) = (one for one in logger.handlers if isinstance(one, logging.FileHandler))
+    try:
+        raise OSError("no answer from http://user:tops3cret@host/api")
+    except OSError as error:
+        logger.warning("tracker_stopped", exc_info=error)
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert "http://user:***@host/api" in (tmp_path / "driver.log").read_text()
+
+
+def test_no_option_takes_a_token_or_skips_the_check_of_a_certificate() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    names = {name for one in commands.values() for option in one.params for name in option.opts}
+    assert "--allow-code" in names
+    words = ("token", "password", "insecure", "cert", "tls", "ssl")
+    assert [name for name in names if any(word in name for word in words)] == []
+
+
+TOKEN = "never-shown-0123456789abcdef"
+
+
+@pytest.mark.slow
+def test_the_token_of_a_cluster_is_in_no_file_and_no_output(tmp_path: Path) -> None:
+    path, given = write_study(tmp_path), environment(RAY_AUTH_TOKEN=TOKEN, RAY_AUTH_MODE="token")
+    asked = ("search", path, "--out", "s", "--executor", "inline")
+    verbs = (asked, ("status", "s"), ("verify", "s"))
+    for verb in verbs:
+        code, out, err = forked([str(SCRIPT), *map(str, verb)], tmp_path, given)
+        assert code == 0, err
+        assert TOKEN not in out + err
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert len(files) > 20
+    assert [one for one in files if TOKEN.encode() in one.read_bytes()] == []
+
+
+HOOK = """
+import sys
+def hook(event, arguments):
+    if event == "socket.bind" and isinstance(arguments[1], tuple):
+        raise RuntimeError(f"binds {arguments[1]}")
+sys.addaudithook(hook)
+from nas_evidence.__main__ import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_search_on_one_machine_opens_no_port(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    for verb in (("search", path, "--out", "s", "--executor", "inline"), ("report", "s")):
+        done = subprocess.run(
+            [sys.executable, "-c", HOOK, *map(str, verb)],
+            cwd=tmp_path, env=os.environ | environment(), capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    binding = "import socket; socket.socket().bind(('127.0.0.1', 0))"
+    hooked = [sys.executable, "-c", HOOK.replace("from", f"{binding}\nfrom")]
+    found = subprocess.run(hooked, env=environment(), capture_output=True, text=True)
+    assert "binds ('127.0.0.1', 0)" in found.stderr
