@@ -16,6 +16,7 @@ from searched import build_report, estimate_of, folder
 
 import nas_evidence
 from nas_evidence.api.progress import Progress
+from nas_evidence.api.request import asked_for
 from nas_evidence.api.runs import begun
 from nas_evidence.api.trackers.tracked import Tracked
 from nas_evidence.cli.shown import ranking_rows
@@ -316,5 +317,11 @@ def test_a_study_file_narrows_a_parameter_of_numbers_to_numbers(
         "k": Choice(options=(2,)),
     }  # fmt: skip
     assert types_of(found) == {"rate": float, "drop": float, "k": int}
+    (tmp_path / "own.toml").write_text(
+        'name = "s"\n[dataset]\nname = "digits"\n[family.net]\nmodule = "own_rates:Net"\n'
+        "rate = {low = 0, high = 1}\ndrop = [1]\nk = [2]\n"
+    )
+    asked = asked_for(str(tmp_path / "own.toml"), allow_code=True, given=Code())
+    assert asked.spec.family == found.family
     stored, _ = admitted(spec, [tmp_path], allowed=True, kept=Code())
     assert stored.family == spec.family, "a study of before goes on as it is"

@@ -112,6 +112,18 @@ def test_a_silent_holder_on_another_host_needs_steal(tmp_path: Path) -> None:
         pass
 
 
+def test_a_study_that_could_not_be_read_back_is_refused_before_there_is_a_folder(
+    tmp_path: Path,
+) -> None:
+    study = fakes.study()
+    for name in ("nets:main.<locals>.Fam", "my-nets:Fam"):
+        unreadable = study.model_copy(update={"family": {name: {}}})
+        with refused("family-module-form", name):
+            open_study(tmp_path / "s", unreadable)
+    assert not (tmp_path / "s").exists()
+    open_study(tmp_path / "s", study)
+
+
 def test_opening_a_study_of_a_dead_host_needs_steal(tmp_path: Path) -> None:
     open_study(tmp_path, study())
     leave_holder(tmp_path, seconds_ago=61)
