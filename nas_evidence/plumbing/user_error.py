@@ -20,9 +20,8 @@ class Mistake(NamedTuple):
 class UserError(ValueError):
     """What was asked cannot be done. The text says why, where, and what to do.
 
-    `code` says which error it is, and stays when the words change; `tests/messages.txt` lists all
-    codes with their texts. `what` is the text without the remedy, if that was given apart: for who
-    knows a better one.
+    `code` says which error it is, and stays when the words change. `what` is the text without the
+    remedy, if that was given apart: for who knows a better one.
 
     >>> error = UserError("there is no file x.csv").with_code("no-such-file")
     >>> error.code, str(error)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from messages import refused, said
+from messages import refused
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -123,9 +123,8 @@ def test_too_large_a_layer_is_refused_before_the_training() -> None:
         return too_costly(wide, (3,), 2, plan, estimators, n_data=n_data)
 
     found = why(45_000, "conditional_evidence")
-    assert re.fullmatch(said("noise-layer-too-large"), found)
-    assert "45000" in found
-    assert "251" in found
+    assert {"45000", "251"} <= {*re.findall(r"\d+", found)}
+    assert "two_fold" in found, "the remedy"
     assert why(44_000, "conditional_evidence") == ""
     assert why(45_000, "two_fold") == ""
     one = plan.model_copy(update={"likelihood": "gaussian"})
