@@ -103,16 +103,18 @@ def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValu
 
     if not isinstance(found, Mapping | pd.Series):
         raise UserError(
+            "own-columns-no-dict",
             "`values` must return a dict of the values by column, but returned "
-            f"{shortened(repr(found))} of type {type(found).__name__}"
-        ).with_code("own-columns-no-dict")
+            f"{shortened(repr(found))} of type {type(found).__name__}",
+        )
     checked: dict[str, ParameterValue] = {}
     for name, given in found.items():
         if not isinstance(name, str) or name not in columns:
             raise UserError(
+                "own-column-unknown",
                 f"`values` has {shortened(repr(name))}, which is not in `columns`; "
-                "add it there with its type"
-            ).with_code("own-column-unknown")
+                "add it there with its type",
+            )
         kind = columns[name]
         value: Any = None if given is pd.NA or given is pd.NaT else given
         value = value.item() if hasattr(value, "item") else value  # a number of NumPy or torch
@@ -123,14 +125,16 @@ def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValu
             continue
         if not _is_of(value, kind):
             raise UserError(
+                "own-column-value",
                 f"the column {str(name)!r} must be {kind.__name__}, but got "
-                f"{shortened(repr(value))} of type {type(value).__name__}"
-            ).with_code("own-column-value")
+                f"{shortened(repr(value))} of type {type(value).__name__}",
+            )
         if isinstance(value, str) and _NOT_STORED.search(value):
             raise UserError(
+                "own-column-text",
                 f"the column {str(name)!r} has the text {shortened(repr(value))}, and tables hold "
-                "neither zero bytes nor half of a surrogate pair; leave them out"
-            ).with_code("own-column-text")
+                "neither zero bytes nor half of a surrogate pair; leave them out",
+            )
         checked[str.__str__(name)] = value
     return checked
 
@@ -250,16 +254,18 @@ def callbacks_of(given: Any) -> tuple[Watcher, ...]:
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UserError(
+            "callbacks-no-list",
             "callbacks must be a list of watchers, such as [MyWatcher()], but got "
-            f"{shortened(repr(given))}; leave it out for none"
-        ).with_code("callbacks-no-list")
+            f"{shortened(repr(given))}; leave it out for none",
+        )
     found = tuple(given)
     for one in found:
         if isinstance(one, type) or not hasattr(one, "study_started"):
             raise UserError(
+                "callback-no-watcher",
                 "callbacks must hold objects of nas_evidence.Watcher, but holds "
-                f"{shortened(repr(one))}; give an object of a class that is derived from it"
-            ).with_code("callback-no-watcher")
+                f"{shortened(repr(one))}; give an object of a class that is derived from it",
+            )
     return found
 
 
@@ -274,8 +280,9 @@ def columns_added_by(callbacks: Sequence[Watcher]) -> dict[str, type]:
         for name, kind in _columns_of(one).items():
             if name in found:
                 raise UserError(
-                    f"two callbacks name a column {name!r}; give one of them another name"
-                ).with_code("own-column-twice")
+                    "own-column-twice",
+                    f"two callbacks name a column {name!r}; give one of them another name",
+                )
             found[name] = kind
     return found
 
@@ -286,14 +293,16 @@ def _columns_of(one: Watcher) -> dict[str, type]:
         found = getattr(one, "columns", {})
     except Exception as error:  # a property may do anything
         raise UserError(
+            "own-columns-fail",
             f"`columns` of the callback {who} cannot be read: {type(error).__name__}: {error}; "
-            'give a dict, such as {"joules": float}'
-        ).with_code("own-columns-fail") from error
+            'give a dict, such as {"joules": float}',
+        ) from error
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise UserError(
+            "own-columns-type",
             f"`columns` of the callback {who} must be a dict of types by name, such as "
-            f'{{"joules": float}}, but is {shortened(repr(found))}'
-        ).with_code("own-columns-type")
+            f'{{"joules": float}}, but is {shortened(repr(found))}',
+        )
     return {str.__str__(name): kind for name, kind in found.items()}
 
 

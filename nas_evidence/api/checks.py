@@ -109,8 +109,8 @@ def _fetched(place: str | Path) -> "WorkingCopy":
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
         raise UserError(
-            f"{place} is not a study: it has neither study.toml nor trials."
-        ).with_code("not-a-study")
+            "not-a-study", f"{place} is not a study: it has neither study.toml nor trials."
+        )
     return store
 
 

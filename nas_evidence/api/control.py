@@ -98,10 +98,11 @@ class There:
         if job.state != "SUCCEEDED":
             lines = text.strip().splitlines()
             raise UserError(
+                "job-failed",
                 lines[-1].removeprefix("error: ")
                 if lines
-                else f"the job {job.id} failed: {job.message}"
-            ).with_code("job-failed")
+                else f"the job {job.id} failed: {job.message}",
+            )
         return text
 
 
@@ -122,14 +123,13 @@ def there(
         ValueError: for neither, or if the cluster does not know it.
     """
     if (address is None) != (name is None):
-        raise UserError("`address` and `name` must be given together.").with_code(
-            "address-without-name"
-        )
+        raise UserError("address-without-name", "`address` and `name` must be given together.")
     if address is None:
         if place is None:
             raise UserError(
-                "give a study folder, or `address` and `name` of a study on a cluster."
-            ).with_code("no-folder-and-no-name")
+                "no-folder-and-no-name",
+                "give a study folder, or `address` and `name` of a study on a cluster.",
+            )
         return There(str(place), str(place))
     assert name is not None
     client = connect(address, warn)
@@ -170,8 +170,8 @@ def opened(place: str, *, looking: "Looking | None" = None) -> "WorkingCopy":
     store.check_answers()
     store.pull()
     if store.uri is not None and not (store.folder / "study.toml").is_file():
-        raise UserError(f"there is no study at {store.uri}: it has no study.toml.").with_code(
-            "no-study-in-store"
+        raise UserError(
+            "no-study-in-store", f"there is no study at {store.uri}: it has no study.toml."
         )
     with store.named():
         read_study(store.folder)
@@ -261,8 +261,9 @@ def facts_in(printed: str) -> dict[str, Any]:
             return dict(found)
     last = printed.strip().splitlines()[-1:] or ["nothing"]
     raise UserError(
-        f"the cluster did not tell the status of the study; it said: {last[0]}"
-    ).with_code("cluster-status-unknown")
+        "cluster-status-unknown",
+        f"the cluster did not tell the status of the study; it said: {last[0]}",
+    )
 
 
 def cancel(
@@ -304,8 +305,8 @@ def cancelled(at: There, trial_id: int | None) -> str:
     assert at.client is not None
     if not at.job.alive:
         raise UserError(
-            f"the job {at.job.id} has already ended ({at.job.state.lower()})."
-        ).with_code("job-already-ended")
+            "job-already-ended", f"the job {at.job.id} has already ended ({at.job.state.lower()})."
+        )
     if trial_id is None:
         at.client.stop(at.job.id)
         *_, now = follow(at.client, at.job)

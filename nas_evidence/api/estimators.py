@@ -66,9 +66,10 @@ def _complete_labels(y: Any) -> Any:
     missing = np.flatnonzero(pd.isna(y))
     if len(missing):
         raise UserError(
+            "fit-labels-missing",
             f"y: {len(missing)} of {len(y)} rows have no label, the first at row {missing[0]}; "
-            "remove those rows"
-        ).with_code("fit-labels-missing")
+            "remove those rows",
+        )
     found = y if isinstance(y, pd.Series) else np.asarray(y)
     return found.astype(object) if found.dtype.kind == "S" else found
 
@@ -189,8 +190,9 @@ class EvidenceEstimator(_Estimator):
             check_consistent_length(X, sample_weight)
             if not sample_weight.any():
                 raise UserError(
-                    "Sample weights must contain at least one non-zero number."
-                ).with_code("sample-weights-all-zero")
+                    "sample-weights-all-zero",
+                    "Sample weights must contain at least one non-zero number.",
+                )
         with _FITTING:
             self.study_: Study = search(
                 X,
@@ -238,8 +240,8 @@ class EvidenceEstimator(_Estimator):
         from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
         if y is None:
-            raise UserError("fit requires y to be passed, but the target y is None").with_code(
-                "fit-without-y"
+            raise UserError(
+                "fit-without-y", "fit requires y to be passed, but the target y is None"
             )
         X = _as_frame(X)
         if isinstance(X, pd.DataFrame):

@@ -131,9 +131,10 @@ class Figure:
         check_figure_file(path)
         if not (0 < width <= _MOST_INCHES and dpi > 0 and width * dpi <= _MOST_DOTS):
             raise UserError(
+                "figure-size",
                 f"a figure must be above 0 and up to {_MOST_INCHES} inches wide, and up to "
-                f"{_MOST_DOTS:,} dots, but got a width of {width:g} and {dpi:g} dots per inch"
-            ).with_code("figure-size")
+                f"{_MOST_DOTS:,} dots, but got a width of {width:g} and {dpi:g} dots per inch",
+            )
         if path.suffix == ".svg":
             path.write_text(self._svg(width), encoding="utf-8")
             return path
@@ -152,15 +153,14 @@ def check_figure_file(path: Path) -> None:
     """
     if path.suffix not in ENDINGS:
         raise UserError(
+            "figure-ending",
             f"figures are saved as SVG, PDF or PNG, but got {path}; end the name with "
-            f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-        ).with_code("figure-ending")
+            f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}",
+        )
     if path.suffix != ".svg":
         check_installed(path.suffix)
     if not path.absolute().parent.is_dir():
-        raise UserError(f"there is no folder for {path}; make it first").with_code(
-            "figure-folder-missing"
-        )
+        raise UserError("figure-folder-missing", f"there is no folder for {path}; make it first")
 
 
 def figures_of_report(report: "Report") -> dict[str, Figure]:

@@ -103,8 +103,8 @@ def _places(home: str) -> Iterator[str]:
     if not folder.is_dir():
         if home == HOME and not folder.exists():
             return
-        raise UserError(f"{home} is no folder; name one that holds studies, as {HOME}.").with_code(
-            "list-of-no-folder"
+        raise UserError(
+            "list-of-no-folder", f"{home} is no folder; name one that holds studies, as {HOME}."
         )
     if _is_study(folder):
         yield home

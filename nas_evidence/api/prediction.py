@@ -61,9 +61,10 @@ def study_at(
         alone = Path(place) / "members" / "1"
         instead = f" Predict by {alone}, one of its networks." if alone.is_dir() else ""
         raise UserError(
+            "trial-of-an-export",
             f"trial_id (--trial), top and single (--single) choose among the trials of a study, "
-            f"but {place} is an export.{instead}"
-        ).with_code("trial-of-an-export")
+            f"but {place} is an export.{instead}",
+        )
     return None
 
 
@@ -128,9 +129,10 @@ def predict(
             if error.code != "export-code-not-allowed":
                 raise
             raise UserError(
+                "predict-needs-allow-code",
                 f"{place} has a family of your own: code from outside nas-evidence, which runs "
-                "only with allow_code (--allow-code)."
-            ).with_code("predict-needs-allow-code") from None
+                "only with allow_code (--allow-code).",
+            ) from None
     given = predictor.given(data)
     rows = predictor.predict(given, **options)
     options.pop("quantiles", None)

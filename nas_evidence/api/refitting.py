@@ -79,11 +79,9 @@ def refitted(
     seeds, seed = whole("seeds", seeds) or 0, whole("seed", seed)
     for name, number in (("seeds", seeds), ("top", top)):
         if number is not None and number < 1:
-            raise UserError(f"--{name} must be at least 1, but got {number}").with_code(
-                "refit-number"
-            )
+            raise UserError("refit-number", f"--{name} must be at least 1, but got {number}")
     if y is not None and data is None:
-        raise UserError("y holds the targets of data; give these too").with_code("refit-y-alone")
+        raise UserError("refit-y-alone", "y holds the targets of data; give these too")
     tables = study._tables()
     trials = _trials(study, tables, trial_id, top)
     chosen = [_architecture(tables, one) for one in trials]

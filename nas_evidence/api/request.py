@@ -77,9 +77,10 @@ def as_overrides(settings: Settings | None) -> list[Override]:
             found.append(Override.given(key, value))
         except TypeError:
             raise UserError(
+                "setting-of-no-type",
                 f"settings[{key!r}] must be a number, text, bool, list or mapping, but is "
-                f"{shortened(repr(value))}; convert it, or leave the key out"
-            ).with_code("setting-of-no-type") from None
+                f"{shortened(repr(value))}; convert it, or leave the key out",
+            ) from None
     return found
 
 
@@ -105,8 +106,8 @@ def whole(name: str, value: Any) -> int | None:
             raise TypeError
         return index(value)
     except TypeError:
-        raise UserError(f"{name} must be a whole number, but got {value!r}").with_code(
-            "option-no-whole-number"
+        raise UserError(
+            "option-no-whole-number", f"{name} must be a whole number, but got {value!r}"
         ) from None
 
 
@@ -120,13 +121,13 @@ def check_one(
     """
     trial_id, top = whole("trial_id", trial_id), whole("top", top)
     if trial_id is not None and top is not None:
-        raise UserError(f"give trial_id={trial_id} (--trial) or top={top}, not both.").with_code(
-            "option-trial-and-top"
+        raise UserError(
+            "option-trial-and-top", f"give trial_id={trial_id} (--trial) or top={top}, not both."
         )
     if single and (trial_id, top) != (None, None):
         other = f"trial_id={trial_id} (--trial)" if top is None else f"top={top}"
-        raise UserError(f"give single=True (--single) or {other}, not both.").with_code(
-            "option-single-and-other"
+        raise UserError(
+            "option-single-and-other", f"give single=True (--single) or {other}, not both."
         )
     return trial_id, top
 
@@ -164,8 +165,8 @@ def _changes(options: DataOptions) -> list[Override]:
     keys = dataset_keys(options)
     for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):
-            raise UserError(f"{name} must name a column of the file, not be an array").with_code(
-                "column-given-as-array"
+            raise UserError(
+                "column-given-as-array", f"{name} must name a column of the file, not be an array"
             )
     return [Override.given(f"dataset.{key}", value) for key, value in keys.items()]
 
@@ -225,9 +226,10 @@ def sampler_of(sampler: Any, settings: Settings | None = None) -> tuple[list[Ove
     for one in as_overrides(settings):
         if one.key in ("sampler", "sampler.name"):
             raise UserError(
+                "sampler-named-twice",
                 "sampler= and settings both name a sampler: "
-                f"{shortened(repr(sampler))} and {one.said}; leave one of them out"
-            ).with_code("sampler-named-twice")
+                f"{shortened(repr(sampler))} and {one.said}; leave one of them out",
+            )
     if isinstance(sampler, str):
         return as_overrides({"sampler.name": sampler}), Code()
     named = getattr(sampler, "__name__", type(sampler).__name__)
@@ -297,9 +299,10 @@ def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: 
     if elsewhere and not (name in ("table", "images") and given.exists()):
         if spec.dataset.target_scale == "auto":
             raise UserError(
+                "target-scale-auto-elsewhere",
                 '`target_scale = "auto"` needs data that are read here, but those of '
-                f"{spec.dataset.path} are read by the workers; name a scale"
-            ).with_code("target-scale-auto-elsewhere")
+                f"{spec.dataset.path} are read by the workers; name a scale",
+            )
         return Request(spec)
     if name not in OWN_DATA:
         return Request(spec)
@@ -310,9 +313,10 @@ def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
     """Check that a study is not resumed with fewer trials than it has."""
     if n_trials is not None and n_trials < spec.n_trials:
         raise UserError(
+            "fewer-trials-than-before",
             f"the study {spec.name} has {spec.n_trials} trials, which cannot become {n_trials}; "
-            "leave the number out to finish them, or give a larger one for more"
-        ).with_code("fewer-trials-than-before")
+            "leave the number out to finish them, or give a larger one for more",
+        )
 
 
 def check_more_of_refit(spec: StudySpec, folder: Path, n_trials: int | None) -> None:
@@ -327,10 +331,11 @@ def check_more_of_refit(spec: StudySpec, folder: Path, n_trials: int | None) -> 
     if origin is None or len(origin.trials) == 1 or (n_trials or 0) <= spec.n_trials:
         return
     raise UserError(
+        "refit-with-more-trials",
         f"the study {spec.name} trains {len(origin.trials)} architectures of {origin.place} "
         f"again; more than its {spec.n_trials} trials would be of other ones. Begin another refit "
-        "with more seeds=N (--seeds), and another `out`"
-    ).with_code("refit-with-more-trials")
+        "with more seeds=N (--seeds), and another `out`",
+    )
 
 
 def is_data(study: str) -> bool:
@@ -348,22 +353,24 @@ def is_data(study: str) -> bool:
         from nas_evidence.storage.kept_submission import resume_command
 
         go_on = resume_command(study, path, load_study(path / "study.toml"))
-        raise UserError(f"{study} is a study folder; continue it with `{go_on}`.").with_code(
-            "search-on-study-folder"
+        raise UserError(
+            "search-on-study-folder", f"{study} is a study folder; continue it with `{go_on}`."
         )
     kind = kind_of(path)
     if kind is not None and not path.exists():
         raise no_such_file(study)
     if kind is None and path.is_dir():
         raise UserError(
+            "folder-without-study-or-data",
             f"{study} is a folder without a study file, without x_train.npy, and without folders "
-            "of images; name a study file (.toml) or data (.csv, .parquet, .npz)."
-        ).with_code("folder-without-study-or-data")
+            "of images; name a study file (.toml) or data (.csv, .parquet, .npz).",
+        )
     if kind is None and path.is_file():
         raise UserError(
+            "file-of-no-kind",
             f"{study} is neither a study file (.toml) nor data in a format that is read, by the "
-            "ending of its name; write it as CSV or Parquet."
-        ).with_code("file-of-no-kind")
+            "ending of its name; write it as CSV or Parquet.",
+        )
     return kind is not None
 
 
@@ -457,12 +464,13 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
     if kind == "table" and "target" not in keys:
         columns = read_frame(path).columns
         raise UserError(
+            "target-not-named",
             f"{path.name} is a table: name the column to predict with `target` "
-            f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
-        ).with_code("target-not-named")
+            f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)}).",
+        )
     if kind != "table" and "target" in keys:
-        raise UserError(f"`target` names a column of a table, but {path.name} is none.").with_code(
-            "target-without-table"
+        raise UserError(
+            "target-without-table", f"`target` names a column of a table, but {path.name} is none."
         )
     try:
         return DatasetSpec.model_validate({"name": kind, "path": str(path), **keys})
@@ -521,7 +529,7 @@ def _first_mistake(error: ValueError) -> ValueError:
         reason, given = detail["msg"].replace("Input should", "must"), detail.get("input")
         got = f", but got {shortened(repr(given))}" if isinstance(given, str | int | float) else ""
         named = f"`{'.'.join(map(str, detail['loc']))}`: {reason}{got}"
-        return cause or UserError(named).with_code("option-not-allowed")
+        return cause or UserError("option-not-allowed", named)
     return error
 
 
@@ -535,9 +543,10 @@ def own_families(families: Sequence[Any] | str | None) -> list[Any]:
     own = [family for family in given if not isinstance(family, str)]
     if wrong := [family for family in own if not is_family(family)]:
         raise UserError(
+            "family-incomplete",
             "a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
-            f"{wrong[0]!r} has not"
-        ).with_code("family-incomplete")
+            f"{wrong[0]!r} has not",
+        )
     return own
 
 
@@ -555,9 +564,10 @@ def with_families(
     families = [families] if isinstance(families, str) else families
     if not families:
         raise UserError(
+            "no-family-asked",
             f"families is empty, so there is nothing to search; name some of "
-            f"{', '.join(FAMILY_PARAMETERS)}, or leave it out"
-        ).with_code("no-family-asked")
+            f"{', '.join(FAMILY_PARAMETERS)}, or leave it out",
+        )
     own = own_families(families)
     code = with_objects(own, code, outside_names(spec)) if own else code
     for family in families:
@@ -566,8 +576,9 @@ def with_families(
                 known = ", ".join(FAMILY_PARAMETERS)
                 hint = meant(family, FAMILY_PARAMETERS)
                 raise UserError(
-                    f"family {family!r} is unknown; choose among {known}{hint}"
-                ).with_code("unknown-family-asked")
+                    "unknown-family-asked",
+                    f"family {family!r} is unknown; choose among {known}{hint}",
+                )
             chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
         else:
             reference = reference_of(family)

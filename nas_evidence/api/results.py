@@ -360,10 +360,11 @@ class Study:
         winner = self._ranked().winner
         if winner is None:
             if said := unranked_sentence(self._ranked()):
-                raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
+                raise UserError("study-without-finite-score", f"{self.place}: {said}")
             raise UserError(
-                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}"
-            ).with_code("study-without-complete-trial")
+                "study-without-complete-trial",
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}",
+            )
         return winner
 
     @property
@@ -581,9 +582,10 @@ class Study:
         found = column_importance(self.predictor(), self.arrays(), metric=metric)
         if found is None:
             raise UserError(
+                "importance-without-columns",
                 f"importance is of the columns of a table, but {self.place} was searched on "
-                f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file"
-            ).with_code("importance-without-columns")
+                f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file",
+            )
         return found
 
     def report(
@@ -916,8 +918,8 @@ class Study:
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 
         if data is not None and name != "calibration":
-            raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
-                "figure-without-data"
+            raise UserError(
+                "figure-without-data", f"data are for plot('calibration'), but not for {name!r}"
             )
         if name == "importance":
             return importance_of(self._importance(metric), self.spec.plan.declared.kind)
@@ -927,12 +929,13 @@ class Study:
         if name == "parameters" and name not in found:
             from nas_evidence.reporting.importance import importance_sentence
 
-            raise UserError(importance_sentence([])).with_code("no-importance")
+            raise UserError("no-importance", importance_sentence([]))
         if name not in found:
             raise UserError(
+                "no-such-figure",
                 f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
-                f"{meant(name, found)}"
-            ).with_code("no-such-figure")
+                f"{meant(name, found)}",
+            )
         return found[name]
 
     @contextmanager

@@ -86,8 +86,9 @@ def run_of(options: Mapping[str, Any]) -> Run:
         Path.cwd()
     except FileNotFoundError:
         raise UserError(
-            "the current folder was removed; go to another one (`os.chdir`)."
-        ).with_code("current-folder-removed") from None
+            "current-folder-removed",
+            "the current folder was removed; go to another one (`os.chdir`).",
+        ) from None
     limit, root, track = (options.get(name) for name in ("time_limit", "data_root", "track"))
     if limit is not None and not isinstance(limit, TimeLimit):
         limit = TimeLimit(seconds_of(limit))
@@ -110,17 +111,20 @@ def run_of(options: Mapping[str, Any]) -> Run:
         return run
     if run.executor not in ("auto", "ray"):
         raise UserError(
-            "`address` joins a Ray cluster: it works only with executor=ray."
-        ).with_code("address-without-ray")
+            "address-without-ray",
+            "`address` joins a Ray cluster: it works only with executor=ray.",
+        )
     if "@" in run.address:
         raise UserError(
-            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN."
-        ).with_code("address-with-password")
+            "address-with-password",
+            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN.",
+        )
     if "://" in run.address:
         raise UserError(
+            "address-of-dashboard",
             f"`address` must be auto or HOST:PORT to join a cluster from here, but got "
-            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
-        ).with_code("address-of-dashboard")
+            f"{run.address}; to run on the cluster itself use `nas-evidence submit`.",
+        )
     return run
 
 
@@ -154,29 +158,33 @@ def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
     if local and executor in ("auto", "local", "ray"):
         remedy = "workers=1" if executor == "auto" else "executor=inline"
         raise UserError(
+            "code-of-this-process-only",
             f"{local[0]} is defined in the script or notebook that runs, which "
-            f"worker processes do not have; put it into a module, or use {remedy}."
-        ).with_code("code-of-this-process-only")
+            f"worker processes do not have; put it into a module, or use {remedy}.",
+        )
 
 
 def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
     if not is_outside(name):
         raise UserError(
-            f"`executor` must be {', '.join(get_args(Where))} or module:NAME, but got {name!r}."
-        ).with_code("unknown-executor")
+            "unknown-executor",
+            f"`executor` must be {', '.join(get_args(Where))} or module:NAME, but got {name!r}.",
+        )
     if not allowed:
         raise UserError(
+            "executor-needs-allow-code",
             f"executor={name} is code from outside nas-evidence, which runs only with "
-            "allow_code (--allow-code)."
-        ).with_code("executor-needs-allow-code")
+            "allow_code (--allow-code).",
+        )
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     found = imported(name, "what makes an executor")
     if not callable(found):
         raise UserError(
+            "executor-not-callable",
             f"executor={name} must name a class or function that makes an executor, but it is "
-            f"a {type(found).__name__}."
-        ).with_code("executor-not-callable")
+            f"a {type(found).__name__}.",
+        )
     return cast("MakeExecutor", found)
 
 
@@ -283,7 +291,7 @@ def begun(
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := never_reached(plan, spec.pruning.rule)):
         first, *_ = unreached.values()
-        raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
+        raise UserError(first.code, "; ".join(text for _, text in unreached.values()))
     spec = spec.model_copy(update={"plan": plan})
     if old is None:
         spec = spec.with_order(n_rows)

@@ -107,8 +107,8 @@ def _searched(
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(
-                "y is for data in memory; name the column of a file with target"
-            ).with_code("y-with-file")
+                "y-with-file", "y is for data in memory; name the column of a file with target"
+            )
         asked = asked_for(
             str(data),
             overrides,
@@ -120,8 +120,9 @@ def _searched(
     else:
         if isinstance(y, str):
             raise UserError(
-                f"y must be values; to name a column write search(data, target={y!r})"
-            ).with_code("y-names-column")
+                "y-names-column",
+                f"y must be values; to name a column write search(data, target={y!r})",
+            )
         asked = of_memory(data, y, options, overrides, allow_code=run.allow_code, given=given)
     place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
     spec, code = with_families(asked.spec, families, asked.code)

@@ -80,9 +80,10 @@ def submit(
     check_known("submit", SubmitOptions, options)
     if not isinstance(study, str | Path):
         raise UserError(
+            "submit-data-in-memory",
             f"what is submitted must be a study file, a shipped study or a data file, but is a "
-            f"{type(study).__name__}; write it to a file"
-        ).with_code("submit-data-in-memory")
+            f"{type(study).__name__}; write it to a file",
+        )
     place, track = str(store), options.get("track", ())
     tracked, allow_code = (track,) if isinstance(track, str) else track, options.get("allow_code")
     audience = audience_for(options.get("progress"))
@@ -145,8 +146,9 @@ def resubmit(
     if store is None:
         if name is None:
             raise UserError(
-                "resume needs a study folder, or the `name` of a study on the cluster."
-            ).with_code("resume-on-cluster-without-name")
+                "resume-on-cluster-without-name",
+                "resume needs a study folder, or the `name` of a study on the cluster.",
+            )
         store = there(None, address, name, warn).store
     if said := store_in_clear(store):
         warn(said)
@@ -159,8 +161,8 @@ def resubmit(
         check_not_fewer(spec, options.get("n_trials"))
         name = name or spec.name
     if name is None:
-        raise UserError(f"{store} cannot be seen from here; give its `name`.").with_code(
-            "store-out-of-sight"
+        raise UserError(
+            "store-out-of-sight", f"{store} cannot be seen from here; give its `name`."
         )
     retried = retry_failed if isinstance(retry_failed, bool) else ",".join(map(str, retry_failed))
     words = as_arguments(address="auto", **options, steal=True, retry_failed=retried)
@@ -194,10 +196,11 @@ def _begin_there(
             say(f"data:   {store}/data, for no other user to read")
             return
     raise UserError(
+        "data-not-sent-to-store",
         f"the data must be put into {store} from here, which fails: {why}. Give a `store` that "
         "this machine and the nodes see. Or put the data where every node sees them, "
-        "and name that path in [dataset] of a study file."
-    ).with_code("data-not-sent-to-store")
+        "and name that path in [dataset] of a study file.",
+    )
 
 
 def send(
@@ -253,8 +256,9 @@ def check_store(store: str) -> None:
     refuse_password(store, "`store` ")
     if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
         raise UserError(
-            f"`store` must be an absolute path that all nodes see, or a URI, but got {store!r}."
-        ).with_code("store-not-absolute")
+            "store-not-absolute",
+            f"`store` must be an absolute path that all nodes see, or a URI, but got {store!r}.",
+        )
 
 
 def check_track_there(track: Sequence[str] | None, store: str) -> None:
@@ -264,6 +268,7 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
         if "://" in store and name in _SEEN_BY_ALL:
             example = _SEEN_BY_ALL[name]
             raise UserError(
+                "track-on-cluster",
                 f"track={name} would write on the cluster beside a copy of {store}, which "
-                f"nobody sees; name a place that all see, such as track={example}."
-            ).with_code("track-on-cluster")
+                f"nobody sees; name a place that all see, such as track={example}.",
+            )

@@ -81,8 +81,9 @@ def run_audit(
     unknown = sorted(set(problems or ()) - set(PROBLEMS))
     if unknown:
         raise UserError(
-            f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}"
-        ).with_code("unknown-audit-problem")
+            "unknown-audit-problem",
+            f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}",
+        )
     names = [name for name in PROBLEMS if problems is None or name in problems]
     rows: list[AuditRow] = []
     threads = torch.get_num_threads()
@@ -116,15 +117,16 @@ def named(name: str) -> tuple[list[str], str | None]:
         declared(name)
     except ValueError as error:
         known = ", ".join(PROBLEMS)
-        raise UserError(f"{name} is no problem of the audit ({known}): {error}").with_code(
-            "audit-problem-not-a-study"
+        raise UserError(
+            "audit-problem-not-a-study", f"{name} is no problem of the audit ({known}): {error}"
         ) from error
     found = [problem for problem in PROBLEMS if name in estimators_in(problem)]
     if not found:
         raise UserError(
+            "audit-without-truth",
             f"{name} is compared with no truth here: it estimates no evidence; the tests of the "
-            "project compare it with its definition."
-        ).with_code("audit-without-truth")
+            "project compare it with its definition.",
+        )
     return found, name
 
 

@@ -26,17 +26,18 @@ def check_family(
     """
     if not allow_code:
         raise UserError(
-            f"{reference} is code from outside nas-evidence, which runs only with --allow-code."
-        ).with_code("check-family-needs-allow-code")
+            "check-family-needs-allow-code",
+            f"{reference} is code from outside nas-evidence, which runs only with --allow-code.",
+        )
     if ":" not in reference:
         raise UserError(
-            f"the family must be named as MODULE:NAME, but got {reference}."
-        ).with_code("check-family-name")
+            "check-family-name", f"the family must be named as MODULE:NAME, but got {reference}."
+        )
     try:
         shape = tuple(int(length) for length in input_shape.split("x"))
     except ValueError:
-        raise UserError(f"--input must be like 12 or 3x32x32, but got {input_shape}.").with_code(
-            "input-shape-form"
+        raise UserError(
+            "input-shape-form", f"--input must be like 12 or 3x32x32, but got {input_shape}."
         ) from None
     from nas_evidence.storage.outside_code import code_of
 
@@ -83,8 +84,9 @@ def _print_coverage(
     print_rows(f"layers of the largest, {architecture}", columns, layers)
     if not covering:
         raise UserError(
+            "family-without-curvature",
             f"no curvature covers {reference}: {rows[-1][-1]}. Without one it can be ranked by "
             'cross-validation: estimators = ["two_fold"], objective = "two_fold", '
-            'plan.online.every = "never" and plan.settle = 0.'
-        ).with_code("family-without-curvature")
+            'plan.online.every = "never" and plan.settle = 0.',
+        )
     out.print(f"estimators that cover it: {', '.join(sorted(covering))}")

@@ -44,17 +44,18 @@ def status(
     """
     folder, trial_id = words_of_place(place, name)
     if as_json and (log or following):
-        raise UserError("--json is of a status; leave out --log and --follow.").with_code(
-            "status-json-of-log"
+        raise UserError(
+            "status-json-of-log", "--json is of a status; leave out --log and --follow."
         )
     if every and (trial_id is None or log):
-        raise UserError("--all shows every column of a trial; name its id.").with_code(
-            "status-all-without-trial"
+        raise UserError(
+            "status-all-without-trial", "--all shows every column of a trial; name its id."
         )
     if following and trial_id is not None:
         raise UserError(
-            f"--follow is for a whole study, but got the trial {trial_id}; use --log."
-        ).with_code("follow-a-trial")
+            "follow-a-trial",
+            f"--follow is for a whole study, but got the trial {trial_id}; use --log.",
+        )
     at, named = there(folder, address, name, warn), where(folder, address, name)
     if following:
         _follow(at, named)
@@ -143,8 +144,9 @@ def _print_log(at: There, trial_id: int | None) -> None:
     lines = log_lines(opened(at.store, looking="logs").folder, trial_id)
     if not lines and trial_id is not None:
         raise UserError(
-            f"the logs of {at.named} have no line about trial {trial_id}; see its status."
-        ).with_code("no-log-line-of-trial")
+            "no-log-line-of-trial",
+            f"the logs of {at.named} have no line about trial {trial_id}; see its status.",
+        )
     print_foreign("\n".join([*lines, ""]))
 
 

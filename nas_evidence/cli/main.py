@@ -89,8 +89,8 @@ def _main() -> None:
         # Not standalone: typer.Exit returns a number, and errors are raised here.
         if successor := MOVED.get(next(iter(sys.argv[1:]), "")):
             raise UserError(
-                f"there is no verb {sys.argv[1]!r}; use `nas-evidence {successor}`."
-            ).with_code("verb-moved")
+                "verb-moved", f"there is no verb {sys.argv[1]!r}; use `nas-evidence {successor}`."
+            )
         code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             _say_interrupted()

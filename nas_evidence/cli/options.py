@@ -158,8 +158,9 @@ def trial_ids(text: str) -> list[int] | None:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise UserError(
-            f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}."
-        ).with_code("retry-failed-form")
+            "retry-failed-form",
+            f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}.",
+        )
     return [int(part) for part in parts]
 
 
@@ -170,7 +171,7 @@ def words_of_place(words: Sequence[str] | None, name: str | None) -> tuple[str |
     if not left:
         return place, None
     if len(left) > 1 or not left[0].isdecimal():
-        raise UserError(f"TRIAL must be one number, but got {' '.join(left)}.").with_code(
-            "trial-not-one-number"
+        raise UserError(
+            "trial-not-one-number", f"TRIAL must be one number, but got {' '.join(left)}."
         )
     return place, int(left[0])

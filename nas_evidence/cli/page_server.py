@@ -33,8 +33,9 @@ def served(report: Path, port: int) -> Iterator[tuple[str, Callable[[], float]]]
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
         raise UserError(
-            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}); give another --port."
-        ).with_code("port-not-usable") from None
+            "port-not-usable",
+            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}); give another --port.",
+        ) from None
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

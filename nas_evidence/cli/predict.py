@@ -118,8 +118,9 @@ def predict(
     if reliability is not None:
         if measures.reliability is None:
             raise UserError(
-                f"--reliability compares with the truth, but {data} does not hold the target."
-            ).with_code("reliability-without-target")
+                "reliability-without-target",
+                f"--reliability compares with the truth, but {data} does not hold the target.",
+            )
         from nas_evidence.api.figure import calibration_of
 
         calibration_of(measures).save(reliability)
@@ -169,9 +170,10 @@ def _probabilities(text: str | None) -> tuple[float, ...]:
         return tuple(float(part) for part in (text or "").split(",") if part.strip())
     except ValueError:
         raise UserError(
+            "quantiles-form",
             f"--quantiles takes probabilities with commas between, such as 0.1,0.5,0.9, but got "
-            f"{text!r}."
-        ).with_code("quantiles-form") from None
+            f"{text!r}.",
+        ) from None
 
 
 def _beside(data: Path, *, force: bool) -> Path:
@@ -187,8 +189,9 @@ def _beside(data: Path, *, force: bool) -> Path:
     place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     if place.exists() and not force:
         raise UserError(
-            f"{place} exists; name another file with --to, or replace it by --force."
-        ).with_code("output-exists")
+            "output-exists",
+            f"{place} exists; name another file with --to, or replace it by --force.",
+        )
     return place
 
 
@@ -203,27 +206,30 @@ def _check_place(
         return
     if path.suffix not in endings:
         raise UserError(
-            f"{option} must end with {' or '.join(endings)}, but got {path}."
-        ).with_code("output-ending")
+            "output-ending", f"{option} must end with {' or '.join(endings)}, but got {path}."
+        )
     if not path.absolute().parent.is_dir():
         raise UserError(
-            f"{option} {path} is in a folder that does not exist; make it first."
-        ).with_code("output-folder-missing")
+            "output-folder-missing",
+            f"{option} {path} is in a folder that does not exist; make it first.",
+        )
     if path.absolute() == data.expanduser().absolute():
-        raise UserError(f"{option} {path} would replace the data; name another file.").with_code(
-            "output-is-the-data"
+        raise UserError(
+            "output-is-the-data", f"{option} {path} would replace the data; name another file."
         )
     real = path.resolve()
     for folder in real.parents if real.exists() else ():
         is_study = (folder / "study.toml").is_file() and (folder / "logs").is_dir()
         if is_study or real.relative_to(folder).as_posix() in listed(folder):
             raise UserError(
-                f"{option} {path} would replace a file of {folder}; name another file."
-            ).with_code("output-of-a-study")
+                "output-of-a-study",
+                f"{option} {path} would replace a file of {folder}; name another file.",
+            )
     if path.exists() and not force:
         raise UserError(
-            f"{option} {path} exists; name another file, or replace it by --force."
-        ).with_code("output-file-exists")
+            "output-file-exists",
+            f"{option} {path} exists; name another file, or replace it by --force.",
+        )
 
 
 def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
@@ -237,9 +243,7 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
     if not ids:
         return {}
     if data.suffix == ".npy" or kind_of(data) != "table":
-        raise UserError(f"--id names a column of a table, but {data} is none.").with_code(
-            "id-without-table"
-        )
+        raise UserError("id-without-table", f"--id names a column of a table, but {data} is none.")
     frame = as_written(data)
     frame = frame.reset_index(drop=True)
     return {name: frame[known_column(frame, name, data.name)] for name in ids}

@@ -78,17 +78,17 @@ def report(
     if table is not None:
         if place is not None:
             raise UserError(
-                f"give a study folder or --table, not both (got {place}, {table})."
-            ).with_code("folder-and-table")
-        if score is None or target is None:
-            raise UserError("--table needs --score COL and --target COL.").with_code(
-                "table-without-columns"
+                "folder-and-table",
+                f"give a study folder or --table, not both (got {place}, {table}).",
             )
+        if score is None or target is None:
+            raise UserError("table-without-columns", "--table needs --score COL and --target COL.")
         force = given.pop("force", False)
         if given:
             raise UserError(
-                f"--metric is for studies, but got {given['metric']!r} with --table."
-            ).with_code("metric-with-table")
+                "metric-with-table",
+                f"--metric is for studies, but got {given['metric']!r} with --table.",
+            )
         _report_table(table, score, target, group, baseline or (), to, force=force)
         return
     study = nas_evidence.load(place or _latest_study(), data_root=data_root)
@@ -381,9 +381,10 @@ def _latest_study() -> str:
     locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
     if not locks:
         raise UserError(
+            "no-study-below-runs",
             "there is no study below runs/; give a study folder, or --table FILE.csv with "
-            "--score and --target."
-        ).with_code("no-study-below-runs")
+            "--score and --target.",
+        )
     return str(locks[-1].parent)
 
 

@@ -54,13 +54,15 @@ def reproduce(
         return
     if name is None:
         raise UserError(
-            "reproduce needs a name: nas-evidence reproduce --list shows them."
-        ).with_code("reproduce-without-name")
+            "reproduce-without-name",
+            "reproduce needs a name: nas-evidence reproduce --list shows them.",
+        )
     if find_spec("matplotlib") is None:
         raise UserError(
+            "reproduce-needs-matplotlib",
             "reproduce draws its figure with matplotlib, which is not installed: run "
-            "`pip install '.[bench]'` in the clone."
-        ).with_code("reproduce-needs-matplotlib")
+            "`pip install '.[bench]'` in the clone.",
+        )
     found = published.reproduced(name, quick=quick, data=data, to=to, say=err.print)
     if as_json:
         print_json(found)
@@ -81,9 +83,10 @@ def scripts_folder() -> Path:
     folder = Path(__file__).resolve().parents[2] / "benchmarks" / "reproduce"
     if not folder.is_dir():
         raise UserError(
+            "reproduce-needs-clone",
             f"reproduce needs a clone of the project, with {folder}; clone it, run `pip install "
-            "-e .` there, and try again."
-        ).with_code("reproduce-needs-clone")
+            "-e .` there, and try again.",
+        )
     return folder
 
 

@@ -95,15 +95,17 @@ def resume(
     if address is not None and address.startswith(("http://", "https://")):
         if dry_run:
             raise UserError(
+                "dry-run-of-job",
                 "--dry-run checks what runs here; for a job on a cluster leave it out, or leave "
-                "--address out."
-            ).with_code("dry-run-of-job")
+                "--address out.",
+            )
         resubmit(address, name, folder, **given)
         return
     if folder is None or name is not None:
         raise UserError(
-            "resume needs a study folder, or --address URL and --name NAME."
-        ).with_code("resume-without-place")
+            "resume-without-place",
+            "resume needs a study folder, or --address URL and --name NAME.",
+        )
     nas_evidence.resume(folder, address=address, **_here(dry_run, given))
 
 

@@ -35,13 +35,14 @@ def init(
 
     if not is_data(place):
         raise UserError(
-            f"there is no data at {place}; init takes a .csv, .parquet or .npz file."
-        ).with_code("init-without-data")
+            "init-without-data",
+            f"there is no data at {place}; init takes a .csv, .parquet or .npz file.",
+        )
     path = Path(place).expanduser()
     file = to or Path(f"{name_of(path)}.toml")
     if file.exists():
-        raise UserError(f"{file} exists; give another file with --to, or remove it.").with_code(
-            "init-file-exists"
+        raise UserError(
+            "init-file-exists", f"{file} exists; give another file with --to, or remove it."
         )
     dataset = dataset_of(path, cast("DataOptions", data))
     source = source_of(dataset)

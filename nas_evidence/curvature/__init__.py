@@ -147,17 +147,19 @@ def curvature_passes(
     check_kind(kind)
     if n_draws < 1 or (n_draws > 1 and CURVATURES[kind].columns != "sampled"):
         raise UserError(
+            "n-draws-of-kind",
             f"`n_draws >= 1` must hold, and 1 for a kind that is not sampled, but got {n_draws} "
-            f"for {kind!r}"
-        ).with_code("n-draws-of-kind")
+            f"for {kind!r}",
+        )
     if len(inputs) != len(targets) or len(inputs) == 0 or batch_size < 1:
         raise UserError(
+            "curvature-data-lengths",
             "`len(inputs) == len(targets) >= 1` and `batch_size >= 1` must hold, but got "
-            f"{len(inputs)}, {len(targets)} and {batch_size}"
-        ).with_code("curvature-data-lengths")
+            f"{len(inputs)}, {len(targets)} and {batch_size}",
+        )
     if CURVATURES[kind].columns == "sampled" and generator is None:
-        raise UserError(f"`generator` must be given for the Monte-Carlo kind {kind!r}").with_code(
-            "generator-missing"
+        raise UserError(
+            "generator-missing", f"`generator` must be given for the Monte-Carlo kind {kind!r}"
         )
     free_parameters(model)
     refuse_batch_statistics(model)
@@ -182,8 +184,10 @@ def curvature_passes(
         except UnsupportedLayerError as error:
             general = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
             raise UnsupportedLayerError(
-                f"{kind} does not support the model: {error}. Kinds that take any layer: {general}"
-            ).with_code("kind-does-not-support-model") from None
+                "kind-does-not-support-model",
+                f"{kind} does not support the model: {error}. Kinds that take any "
+                f"layer: {general}",
+            ) from None
         curvatures = BUILDERS[CURVATURES[kind].structure](sweep)
     gradient = None
     if diagnose:
@@ -214,8 +218,9 @@ def check_kind(kind: str) -> None:
     if kind not in KINDS:
         hint = meant(_OF_LAPLACE_TORCH.get(kind, kind), KINDS)
         raise UserError(
-            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{hint}"
-        ).with_code("unknown-curvature")
+            "unknown-curvature",
+            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{hint}",
+        )
 
 
 def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
@@ -223,9 +228,10 @@ def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
     wrong = [p for p in paths if not isinstance(modules.get(p), nn.Linear | nn.Conv1d | nn.Conv2d)]
     if wrong:
         raise UserError(
+            "kfac-reduce-modules",
             "`kfac_reduce` must name Linear, Conv1d or Conv2d modules of the model, but got "
-            f"{', '.join(sorted(wrong))}"
-        ).with_code("kfac-reduce-modules")
+            f"{', '.join(sorted(wrong))}",
+        )
 
 
 def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, float]:
@@ -246,8 +252,9 @@ def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, floa
         one.names != other.names
     ):
         raise UserError(
+            "trace-ratio-passes",
             "trace ratios need two passes over one model with a block per tensor, but got "
-            f"a {type(one).__name__} and a {type(other).__name__}"
-        ).with_code("trace-ratio-passes")
+            f"a {type(one).__name__} and a {type(other).__name__}",
+        )
     ratios = torch.where(other.trace() > 0, one.trace() / other.trace(), torch.nan)
     return dict(zip(one.names, ratios.tolist(), strict=True))

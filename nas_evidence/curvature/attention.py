@@ -65,9 +65,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     if key is not query or value is not query or query.ndim != 3:
         raise NotSelfAttentionError(
+            "not-self-attention",
             f"module `{path}` of type MultiheadAttention has queries, keys and values of its own; "
-            f"{remedy_for(module)}"
-        ).with_code("not-self-attention")
+            f"{remedy_for(module)}",
+        )
     a = query if module.batch_first else query.transpose(0, 1)
     n, length, width = a.shape
     parts = projection(a).view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)

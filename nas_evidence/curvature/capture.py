@@ -109,9 +109,10 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in seen:
             raise UnsupportedLayerError(
+                "parameter-shared",
                 f"parameter `{name}` is shared with `{seen[id(parameter)]}`, but must be in one "
-                "module that is called once"
-            ).with_code("parameter-shared")
+                "module that is called once",
+            )
         seen[id(parameter)] = name
     layers = []
     for path, module in model.named_modules():
@@ -253,20 +254,23 @@ class Capture:
         try:
             outputs = self.model(inputs)
         except NotSelfAttentionError as error:
-            raise UnsupportedLayerError(str(error)).with_code("layer-unsupported") from None
+            raise UnsupportedLayerError("layer-unsupported", str(error)) from None
         constants = {n for n, b in self.model.named_buffers() if isinstance(b, nn.Parameter)}
         now = _free(self.model)
         if changed := sorted((now ^ free) | (now & constants)):
             raise UserError(
+                "forward-frees-parameters",
                 f"the model's forward changes requires_grad of `{changed[0]}`, so that it is no "
-                "fixed function of its free parameters; set requires_grad before the model is used"
-            ).with_code("forward-frees-parameters")
+                "fixed function of its free parameters; set requires_grad before the "
+                "model is used",
+            )
         for index, layer in enumerate(self.layers):
             if index not in self.kept:
                 raise UnsupportedLayerError(
+                    "module-not-called",
                     f"module `{layer.path}` is not called by the model's forward; remove it, or "
-                    "call the module instead of using its parameters directly"
-                ).with_code("module-not-called")
+                    "call the module instead of using its parameters directly",
+                )
         return checked_outputs(outputs, len(inputs))
 
     def backward(self, outputs: Tensor, columns: "Tensor | Columns") -> None:
@@ -284,9 +288,10 @@ class Capture:
         for index, layer in enumerate(self.layers):
             if index not in self.received:
                 raise UserError(
+                    "outputs-independent-of-module",
                     f"the outputs do not depend on the parameters of `{layer.path}`; remove the "
-                    "module, or do not detach its output"
-                ).with_code("outputs-independent-of-module")
+                    "module, or do not detach its output",
+                )
 
     def _forward_hook(self, index: int) -> Any:
         layer = self.layers[index]
@@ -298,15 +303,17 @@ class Capture:
                 return
             if index in self.kept:
                 raise UnsupportedLayerError(
+                    "module-called-twice",
                     f"module `{layer.path}` is called more than once, but must be called once; "
-                    "make a module for each call"
-                ).with_code("module-called-twice")
+                    "make a module for each call",
+                )
             given = (*args, *kwargs.values())
             if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(out, Tensor):
                 raise UnsupportedLayerError(
+                    "module-not-one-tensor",
                     f"module `{layer.path}` of type {type(module).__name__} must take one tensor "
-                    f"and return one; {remedy_for(module)}"
-                ).with_code("module-not-one-tensor")
+                    f"and return one; {remedy_for(module)}",
+                )
             a = given[0]
             self._check_rows(layer, a)
             kept = _as_parameters(layer, a.detach())
@@ -322,13 +329,15 @@ class Capture:
         a, version = self.kept[index]
         if a is not None and a._version != version:
             raise UserError(
+                "input-modified-in-place",
                 f"the input of `{layer.path}` is modified in place after the module has read it; "
-                "use the out-of-place operation"
-            ).with_code("input-modified-in-place")
+                "use the out-of-place operation",
+            )
         if index in self.received:
             raise UnsupportedLayerError(
-                f"module `{layer.path}` received two gradients for one output"
-            ).with_code("two-gradients-for-one-output")
+                "two-gradients-for-one-output",
+                f"module `{layer.path}` received two gradients for one output",
+            )
         self.received.add(index)
         self.replaying = True
         try:
@@ -345,10 +354,11 @@ class Capture:
             fits = a.ndim >= (1 if isinstance(layer, EmbeddingLayer) else 2)
         if not fits or len(a) != self.n_rows:
             raise UnsupportedLayerError(
+                "first-axis-not-the-data",
                 f"module `{layer.path}` sees an input of shape {list(a.shape)} for "
                 f"{self.n_rows} data points; the first axis must be the data. Expand what is the "
-                "same for all data, like positions, to that axis"
-            ).with_code("first-axis-not-the-data")
+                "same for all data, like positions, to that axis",
+            )
 
 
 def _free(model: nn.Module) -> set[str]:
@@ -425,9 +435,10 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     same = original is None or torch.allclose(outputs.detach(), original, rtol=1e-2, atol=1e-4)
     if not same:
         raise UnsupportedLayerError(
+            "attention-forward-overridden",
             "the outputs change when each nn.MultiheadAttention is computed from its weights; is "
-            "its forward overridden, or the network random in evaluation mode?"
-        ).with_code("attention-forward-overridden")
+            "its forward overridden, or the network random in evaluation mode?",
+        )
     # Far above rounding errors, far below any real disagreement.
     coarse = 0.0 if is_trusted(model) else tolerance_of(model, inputs)
     tolerance = max(1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1, coarse)
@@ -438,9 +449,10 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
     for (name, _), is_wrong in zip(named, wrong, strict=True):
         if is_wrong:
             raise UnsupportedLayerError(
+                "gradient-past-the-module",
                 f"the gradient of `{name}` does not pass through one call of its module; is the "
-                "parameter also used elsewhere, or the module's forward overridden?"
-            ).with_code("gradient-past-the-module")
+                "parameter also used elsewhere, or the module's forward overridden?",
+            )
     return outputs.detach()
 
 

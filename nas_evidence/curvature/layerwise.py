@@ -316,9 +316,10 @@ class KroneckerCollector(Collector):
         found = layer.n_positions(g)
         if self.n_positions.setdefault(layer.path, found) != found:
             raise UserError(
+                "positions-differ",
                 f"`{layer.path}` has {found} positions in one batch and "
-                f"{self.n_positions[layer.path]} in another; all data must have one shape"
-            ).with_code("positions-differ")
+                f"{self.n_positions[layer.path]} in another; all data must have one shape",
+            )
 
 
 @dataclass

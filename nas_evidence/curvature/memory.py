@@ -24,9 +24,10 @@ def require_memory(what: str, n_bytes: int, device: torch.device, *, instead: st
     free = available_bytes(device)
     if n_bytes > free:
         raise DoesNotFitError(
+            "memory-short",
             f"{what} needs about {n_bytes / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free; "
-            f"use {instead}"
-        ).with_code("memory-short")
+            f"use {instead}",
+        )
 
 
 def squares(sizes: Sequence[int]) -> int:

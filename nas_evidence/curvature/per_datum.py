@@ -47,9 +47,10 @@ class PerDatum:
         for name in self.layer.names:
             if name not in self.reached:
                 raise UserError(
+                    "outputs-independent-of-parameter",
                     f"the outputs do not depend on the parameter `{name}`; remove it, or do not "
-                    "detach what is computed from it"
-                ).with_code("outputs-independent-of-parameter")
+                    "detach what is computed from it",
+                )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] for a batch."""

@@ -46,7 +46,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     """
     for path, module in model.named_modules():
         if why := over_the_batch(path, module):
-            raise BatchStatisticsError(why).with_code("batch-statistics")
+            raise BatchStatisticsError("batch-statistics", why)
 
 
 def refuse_embedding_options(path: str, module: nn.Embedding) -> None:
@@ -66,9 +66,10 @@ def refuse_embedding_options(path: str, module: nn.Embedding) -> None:
     ]
     if asked:
         raise UnsupportedLayerError(
+            "embedding-options",
             f"module `{path}` of type Embedding has {' and '.join(asked)} set, which changes the "
-            "weights or their gradients; leave it out"
-        ).with_code("embedding-options")
+            "weights or their gradients; leave it out",
+        )
 
 
 def remedy_for(module: nn.Module) -> str:

@@ -84,17 +84,19 @@ def check_rows(model: nn.Module, rows: Tensor) -> Tensor:
         outputs = checked_outputs(model(given[:]), len(rows))  # a view, as of a batch of the data
         if given._version or not torch.equal(given, rows):
             raise UserError(
+                "model-writes-into-its-input",
                 "the model writes into its input, so that the data change in each pass; let "
                 "`forward` begin with a copy, like `x = x - mean` in place of `x -= mean`, and "
-                "without inplace=True in its first layer"
-            ).with_code("model-writes-into-its-input")
+                "without inplace=True in its first layer",
+            )
         if gap := _gap(model, rows, outputs, checked_outputs(model(rows.clone()), len(rows))):
             raise UserError(
+                "model-random-in-evaluation",
                 f"the model gives other outputs, by {gap:.3g}, when it is called again on the "
                 "same data in evaluation mode, so that no likelihood is defined: it draws random "
                 "numbers or keeps a state. Use nn.Dropout, or F.dropout with "
-                "training=self.training, and buffers that only training changes"
-            ).with_code("model-random-in-evaluation")
+                "training=self.training, and buffers that only training changes",
+            )
         few, together = rows[:_ROWS], outputs[:_ROWS]
         if len(rows) == 1:  # one is always alone
             few = torch.cat([rows, rows])
@@ -126,20 +128,22 @@ def check_padding(model: nn.Module, shorter: Tensor, padded: Tensor) -> None:
             module.training = mode
     if gap:
         raise UserError(
+            "loader-padding-seen",
             f"the outputs for a row differ, by {gap:.3g}, when its batch is padded to "
             f"{list(padded.shape[1:])} in place of {list(shorter.shape[1:])}. So they depend on "
             "the other rows of the batch; mask the padding in `forward`, or pad all rows to one "
-            "length in the data set"
-        ).with_code("loader-padding-seen")
+            "length in the data set",
+        )
 
 
 def _dependent(how: str) -> UserError:
     return UserError(
+        "data-of-batch-depend",
         f"the output for a datum depends on the other data of its batch{how}, in evaluation mode "
         "too: so the likelihood is no product over the data. Use fixed statistics instead of "
         "those of the batch, and let softmax, sums and normalisation name an axis other than the "
-        "first"
-    ).with_code("data-of-batch-depend")
+        "first",
+    )
 
 
 def _alone(model: nn.Module, few: Tensor) -> Tensor:
@@ -155,10 +159,11 @@ def _alone(model: nn.Module, few: Tensor) -> Tensor:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         first = kind + " ".join(str(error).strip().splitlines()[:1])
         raise UserError(
+            "model-fails-on-one-row",
             f"the model fails on a single datum, inputs {[1, *few.shape[1:]]}, though not on "
             f"several: {first}; a batch may have any length. Name the axis in squeeze(dim), and "
-            "normalise with fixed statistics"
-        ).with_code("model-fails-on-one-row") from error
+            "normalise with fixed statistics",
+        ) from error
 
 
 def _gap(model: nn.Module, few: Tensor, one: Tensor, other: Tensor) -> float:
@@ -203,9 +208,10 @@ def checked_outputs(outputs: object, n_rows: int) -> Tensor:
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n_rows:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         raise UserError(
+            "model-output-shape",
             f"the model must return a tensor of shape [n, C], but returned {got} for n = {n_rows}"
-            f"{_remedy(outputs, n_rows)}"
-        ).with_code("model-output-shape")
+            f"{_remedy(outputs, n_rows)}",
+        )
     return outputs
 
 

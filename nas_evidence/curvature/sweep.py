@@ -77,9 +77,10 @@ class Sweep:
                 raise
             parameter = next(self.model.parameters())
             raise UserError(
+                "model-fails-on-inputs",
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
-                f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
-            ).with_code("model-fails-on-inputs") from error
+                f"{list(few.shape)} of {few.dtype} on {few.device}: {error}",
+            ) from error
         self.likelihood.check_values(self.targets, outputs.shape[1])
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"

@@ -68,8 +68,8 @@ def rows_of_arrays(
     tested = "x_test" in arrays
     if tested != ("y_test" in arrays):
         has, lacks = ("x_test", "y_test") if tested else ("y_test", "x_test")
-        raise UserError(f"{path} has {has} but no {lacks}; add it, or leave out both").with_code(
-            "npz-half-of-a-pair"
+        raise UserError(
+            "npz-half-of-a-pair", f"{path} has {has} but no {lacks}; add it, or leave out both"
         )
     x, y = arrays_of_part(arrays, "train", path)
     x_test, y_test = arrays_of_part(arrays, "test", path) if tested else (None, None)
@@ -77,15 +77,17 @@ def rows_of_arrays(
         x.shape[1:] != x_test.shape[1:] or (x.dtype == np.uint8) != (x_test.dtype == np.uint8)
     ):
         raise UserError(
+            "npz-test-differs",
             "x_train and x_test must agree in shape and kind of number, but an example is "
             f"{x.dtype} {list(x.shape[1:])} and {x_test.dtype} "
-            f"{list(x_test.shape[1:])} in {path}"
-        ).with_code("npz-test-differs")
+            f"{list(x_test.shape[1:])} in {path}",
+        )
     if tested and spec.weights is not None:
         raise UserError(
+            "npz-weights-of-test",
             f"`weights` have no values for the rows of x_test in {path}; leave x_test out and "
-            "set test_fraction, or leave the weights out"
-        ).with_code("npz-weights-of-test")
+            "set test_fraction, or leave the weights out",
+        )
     assert y is not None
     on_disk = all(isinstance(part, MappedRows) for part in (x, x_test) if part is not None)
     table = len(x.shape) == 2 and not on_disk
@@ -133,9 +135,10 @@ def arrays_of_part(
     x, y = _inputs(arrays[f"x_{part}"], f"x_{part}", path), arrays.get(f"y_{part}")
     if y is not None and len(y) != len(x):
         raise UserError(
+            "npz-lengths",
             f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and {len(y)} in "
-            f"{path}"
-        ).with_code("npz-lengths")
+            f"{path}",
+        )
     return x, y
 
 
@@ -156,9 +159,10 @@ def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array
     if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
         found = f"has the shape {list(arrays[name].shape)}" if name in arrays else "is not there"
         raise UserError(
+            "npz-array-per-row",
             f"{path} must have an array {name!r} with one value for each of the "
-            f"{len(arrays['x_train'])} rows of x_train, but it {found}"
-        ).with_code("npz-array-per-row")
+            f"{len(arrays['x_train'])} rows of x_train, but it {found}",
+        )
     return np.asarray(arrays[name])
 
 
@@ -196,15 +200,17 @@ def read_arrays(
             arrays = {k: _plain(partial(file.__getitem__, named[k]), k, path) for k in wanted}
     else:
         raise UserError(
+            "npz-missing",
             f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there",
             remedy="correct path in [dataset] or data_root (--data-root)",
-        ).with_code("npz-missing")
+        )
     if missing := [key for key in needed if key not in arrays]:
         raise UserError(
+            "npz-lacks-arrays",
             f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; it has "
             f"{', '.join(stored) or 'nothing'}",
             remedy="correct path in [dataset] or data_root (--data-root)",
-        ).with_code("npz-lacks-arrays")
+        )
     return arrays
 
 
@@ -217,9 +223,10 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
             raise
         remedy = "str" if key.startswith("y") else "'float32'"
         raise UserError(
+            "npz-of-objects",
             f"{key} in {path} is an array of Python objects, not a plain number array, and is not "
-            f"read since that could run code; store it with .astype({remedy})"
-        ).with_code("npz-of-objects") from None
+            f"read since that could run code; store it with .astype({remedy})",
+        ) from None
 
 
 @contextmanager
@@ -234,8 +241,8 @@ def names_the_file(
         if isinstance(error, UserError):
             raise
         why = on_one_line(error) or type(error).__name__
-        raise UserError(f"{path} cannot be read as {what}: {why}; {remedy}").with_code(
-            "array-file-unreadable"
+        raise UserError(
+            "array-file-unreadable", f"{path} cannot be read as {what}: {why}; {remedy}"
         ) from error
 
 
@@ -244,14 +251,16 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
     if x.ndim not in (2, 3, 4) or x.size == 0:
         remedy = f"; a single column is {key}[:, None]" if x.ndim == 1 and x.size else ""
         raise UserError(
+            "npz-input-shape",
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
-            f"but its shape is {list(x.shape)} in {path}{remedy}"
-        ).with_code("npz-input-shape")
+            f"but its shape is {list(x.shape)} in {path}{remedy}",
+        )
     if x.dtype.kind not in "biuf":
         raise UserError(
+            "npz-not-numbers",
             f"{key} must be numbers, but is {x.dtype} in {path}; convert it, for example with "
-            ".astype('float32')"
-        ).with_code("npz-not-numbers")
+            ".astype('float32')",
+        )
     found: Inputs = x
     if isinstance(x, np.memmap):
         rows = MappedRows(path / f"{key}.npy")
@@ -276,6 +285,7 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise UserError(
+            "npz-not-finite",
             f"{key} in {path} must be finite in float32, but {len(bad)} of {len(values)} "
-            f"rows are not, the first at row {bad[0]}; remove or fill them"
-        ).with_code("npz-not-finite")
+            f"rows are not, the first at row {bad[0]}; remove or fill them",
+        )

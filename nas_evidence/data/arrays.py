@@ -271,14 +271,16 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
     if plan.declared.kind is not kind:
         needed = default_of(kind.task)
         raise UserError(
+            "likelihood-of-targets",
             f'`likelihood` must be "{needed}" if the targets are {kind.values}, but got '
-            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
-        ).with_code("likelihood-of-targets")
+            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]',
+        )
     if plan.augment and len(data.input_shape) != 3:
         raise UserError(
+            "augment-without-images",
             f"`augment` needs images, but an input has the shape {list(data.input_shape)}; remove "
-            "`augment` from [plan]"
-        ).with_code("augment-without-images")
+            "`augment` from [plan]",
+        )
 
 
 def check_space(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> None:
@@ -294,15 +296,17 @@ def check_space(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> No
     """
     if len(data.input_shape) == 1 and space.keys() <= OF_IMAGES:
         raise UserError(
+            "families-of-images",
             f"{' and '.join(space)} need{'s' * (len(space) == 1)} images, but an input is a "
-            f"vector of {data.input_shape[0]} numbers; search another family, such as mlp"
-        ).with_code("families-of-images")
+            f"vector of {data.input_shape[0]} numbers; search another family, such as mlp",
+        )
     for family, domains in space.items():
         domain = domains.get(NUMBERS)
         if len(data.input_shape) == 1 or domain is None or is_outside(family):
             continue
         if domain.contains(PIECEWISE):
             raise UserError(
+                "numbers-of-images",
                 f'`numbers = "{PIECEWISE}"` is for vectors and tables, but an input has the shape '
-                f"{list(data.input_shape)}; remove `numbers` from [family.{family}]"
-            ).with_code("numbers-of-images")
+                f"{list(data.input_shape)}; remove `numbers` from [family.{family}]",
+            )

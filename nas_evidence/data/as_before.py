@@ -158,21 +158,21 @@ def _other_rows(before: ReadBefore, data: Any, y: Any, path: Path | None) -> Sou
         found = new_images(path, reading)
         if "y_train" not in found.arrays:
             raise UserError(
-                f"{given} holds images without classes; put those of each class into a folder"
-            ).with_code("refit-images-without-classes")
+                "refit-images-without-classes",
+                f"{given} holds images without classes; put those of each class into a folder",
+            )
         return _of_arrays(before, found.arrays, found.reading, given)
     if path is not None:
         if kind_of(path) != "npz":
             raise UserError(
+                "refit-needs-arrays",
                 f"{before.place} was searched on arrays; give an .npz file with x_train and "
-                f"y_train, but not {given}"
-            ).with_code("refit-needs-arrays")
+                f"y_train, but not {given}",
+            )
         arrays = read_arrays(path, before.spec.columns_of_rows, needed=KEYS[:2])
         return _of_arrays(before, arrays, None, given)
     if y is None:
-        raise UserError("give y, the targets of the rows, beside the data").with_code(
-            "refit-without-y"
-        )
+        raise UserError("refit-without-y", "give y, the targets of the rows, beside the data")
     if are_of_pil(data):
         reading = before.images or ImageReading("RGB" if before.shape[0] == 3 else "grey")
         found = new_images_in_memory(data, reading)
@@ -181,9 +181,10 @@ def _other_rows(before: ReadBefore, data: Any, y: Any, path: Path | None) -> Sou
     arrays = {"x_train": as_array(plain(data)), "y_train": as_array(plain(y))}
     if before.spec.columns_of_rows:
         raise UserError(
+            "refit-lacks-column-of-rows",
             f"{before.place} has the column {before.spec.columns_of_rows[0]!r} beside its rows; "
-            "give an .npz file with an array of that name"
-        ).with_code("refit-lacks-column-of-rows")
+            "give an .npz file with an array of that name",
+        )
     return _of_arrays(before, arrays, None, given)
 
 
@@ -193,17 +194,19 @@ def _table(before: ReadBefore, data: Any, y: Any) -> pd.DataFrame:
     found = read(data, prepared.written)
     if not isinstance(found, pd.DataFrame):
         raise UserError(
+            "refit-needs-a-table",
             f"{before.place} was searched on a table; give a table with its columns, but not "
-            f"{'arrays' if not isinstance(data, str | Path) else data}"
-        ).with_code("refit-needs-a-table")
+            f"{'arrays' if not isinstance(data, str | Path) else data}",
+        )
     if y is None:
         return found
     names = [name.strip() for name in str(spec.target).split(",")]
     values = as_array(plain(y)).reshape(len(found), -1)
     if values.shape[1] != len(names):
         raise UserError(
-            f"y must have {len(names)} columns ({', '.join(names)}), but has {values.shape[1]}"
-        ).with_code("refit-y-columns")
+            "refit-y-columns",
+            f"y must have {len(names)} columns ({', '.join(names)}), but has {values.shape[1]}",
+        )
     attrs = found.attrs
     found = found.assign(**dict(zip(names, values.T, strict=True)))
     found.attrs = attrs
@@ -276,9 +279,10 @@ def _kept_keys(before: ReadBefore) -> dict[str, Any]:
 
 def _lacks_of_rows(before: ReadBefore, name: str) -> UserError:
     return UserError(
+        "refit-test-lacks-column",
         f"the test rows of {before.place} have no {name!r}, which its training rows have; give "
-        f"a table of all rows with it: `nas-evidence refit {before.place} ALL.csv`"
-    ).with_code("refit-test-lacks-column")
+        f"a table of all rows with it: `nas-evidence refit {before.place} ALL.csv`",
+    )
 
 
 # --- whether they are read as before
@@ -305,9 +309,10 @@ def read_as_before(before: ReadBefore, source: Source, *, seed: int) -> Source:
         for name, was in _differing(prepared, found).items():
             now = _kinds(found).get(name, "nothing that varies")
             raise UserError(
+                "refit-other-column",
                 f"column {name!r} holds {_PLURAL.get(now, now)} in {source.name}, but "
-                f"{_PLURAL[was]} in {before.place}; correct it, or search again"
-            ).with_code("refit-other-column")
+                f"{_PLURAL[was]} in {before.place}; correct it, or search again",
+            )
     if prepared is None and tuple(arrays.input_shape) != before.shape:
         raise _other_shape(before, tuple(arrays.input_shape), source.name)
     _check_classes(before, arrays, source.name)
@@ -339,10 +344,11 @@ def _check_numbers(before: ReadBefore, frame: pd.DataFrame, given: str) -> None:
             words = unread(frame[column.name], column)
             if len(words) > (1 - MOSTLY) * frame[column.name].count():
                 raise UserError(
+                    "refit-column-not-numbers",
                     f"column {column.name!r} of {given} holds words in {len(words)} of "
                     f"{len(frame)} rows, the first is {shortened(str(words.iloc[0]))!r}, but "
-                    f"numbers in {before.place}; correct them, or search again"
-                ).with_code("refit-column-not-numbers")
+                    f"numbers in {before.place}; correct them, or search again",
+                )
 
 
 def _check_categories(before: ReadBefore, frame: pd.DataFrame, given: str) -> None:
@@ -353,10 +359,11 @@ def _check_categories(before: ReadBefore, frame: pd.DataFrame, given: str) -> No
         there = _categories(frame[column.name]) if known else set[str]()
         if there and known.isdisjoint(there):
             raise UserError(
+                "refit-no-known-category",
                 f"column {column.name!r} of {given} has none of the categories of {before.place} "
                 f"({_listed(sorted(known))}), but {_listed(sorted(there))}; correct it, or search "
-                "again"
-            ).with_code("refit-no-known-category")
+                "again",
+            )
 
 
 def _new_categories(before: ReadBefore, frame: pd.DataFrame) -> Iterator[Said]:
@@ -373,30 +380,34 @@ def _check_classes(before: ReadBefore, arrays: ArrayData, given: str) -> None:
     if not arrays.kind.classes:
         if arrays.n_outputs != before.n_outputs:
             raise UserError(
+                "refit-other-targets",
                 f"{given} has {arrays.n_outputs} targets, but {before.place} has "
-                f"{before.n_outputs}; give the same targets"
-            ).with_code("refit-other-targets")
+                f"{before.n_outputs}; give the same targets",
+            )
         return
     was = [str(one) for one in before.classes or range(before.n_outputs)]
     now = [str(one) for one in arrays.meaning.classes or range(arrays.n_outputs)]
     if new := [one for one in now if one not in was]:
         raise UserError(
+            "refit-new-class",
             f"{given} has classes that {before.place} does not know: {_listed(new)} (it knows "
-            f"{_listed(was)}); leave their rows out, or search again"
-        ).with_code("refit-new-class")
+            f"{_listed(was)}); leave their rows out, or search again",
+        )
     if lost := [one for one in was if one not in now]:
         raise UserError(
+            "refit-class-missing",
             f"{given} has no row of the class {_listed(lost)}, which {before.place} knows; give "
-            "rows of all classes, the earlier ones among them, or search again"
-        ).with_code("refit-class-missing")
+            "rows of all classes, the earlier ones among them, or search again",
+        )
 
 
 def _other_shape(before: ReadBefore, shape: tuple[int, ...], given: str) -> UserError:
     was = before.shape if before.preparation is None else (len(before.preparation.names),)
     return UserError(
+        "refit-other-shape",
         f"an example of {given} has the shape {list(shape)}, but one of {before.place} "
-        f"{list(was)}; give examples of the same shape"
-    ).with_code("refit-other-shape")
+        f"{list(was)}; give examples of the same shape",
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -101,9 +101,10 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     if spec.test_fraction is not None:
         if x_test is not None:
             raise UserError(
+                "test-fraction-and-test-rows",
                 f"`test_fraction` is for data without test rows, but {where} has some; leave it "
-                "out"
-            ).with_code("test-fraction-and-test-rows")
+                "out",
+            )
         in_test = test_rows(y, spec.test_fraction, seed, units, reading)
         train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
         x, x_test, y, y_test = rows_at(x, train), rows_at(x, test), y[train], y[test]
@@ -124,9 +125,10 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
             said = [*said, *said_copies(x, y, x_test, y_test)]
     elif spec.drop or spec.categorical or spec.numeric:
         raise UserError(
+            "columns-of-no-table",
             f"`drop`, `categorical` and `numeric` are of tables and of vectors in memory, but "
-            f"x_train in {where} has the shape {list(x.shape)}; leave them out"
-        ).with_code("columns-of-no-table")
+            f"x_train in {where} has the shape {list(x.shape)}; leave them out",
+        )
     assert not isinstance(x, pd.DataFrame)
     assert not isinstance(x_test, pd.DataFrame)
     said = [
@@ -217,9 +219,10 @@ def test_rows(
         n_test = int(in_test.sum())
     if n_test < 1 or len(y) - n_test < FEWEST_ROWS:
         raise UserError(
+            "test-fraction-leaves-too-few",
             f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
-            f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
-        ).with_code("test-fraction-leaves-too-few")
+            f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed",
+        )
     return in_test if units is not None else reading.tested(y, n_test, generator)
 
 
@@ -296,9 +299,10 @@ def _subset(
         return x, y, None
     if wanted > len(y):
         raise UserError(
+            "max-examples-too-large",
             f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
-            f"{part} examples, but got {wanted}; lower it: set dataset.max_{part}=N"
-        ).with_code("max-examples-too-large")
+            f"{part} examples, but got {wanted}; lower it: set dataset.max_{part}=N",
+        )
     generator = np.random.default_rng(derive_seed(seed, "split", part))
     rows = reading.rows_of(y, wanted, generator)
     return rows_at(x, rows), y[rows], rows

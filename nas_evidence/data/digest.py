@@ -53,10 +53,11 @@ def check_content(found: str, expected: str | None, what: str) -> None:
     """
     if expected is not None and found != expected:
         raise ChangedDataError(
+            "data-changed",
             f"{what} is not the data that this study began with (its SHA-256 differs from "
             "`content` in study.toml)",
             remedy="restore it, or start another study with another `out`",
-        ).with_code("data-changed")
+        )
 
 
 def _one(file: BinaryIO, size: int) -> bytes:

@@ -67,8 +67,9 @@ class Given:
         truth = np.asarray(y)
         if len(truth) != len(self.inputs):
             raise UserError(
-                f"there are {len(self.inputs)} rows of data, but {len(truth)} true values"
-            ).with_code("evaluate-length")
+                "evaluate-length",
+                f"there are {len(self.inputs)} rows of data, but {len(truth)} true values",
+            )
         return replace(self, truth=truth)
 
     def labelled(self) -> "Given | None":
@@ -135,8 +136,9 @@ def features_of(
     part = next((part for part in ("test", "train") if f"x_{part}" in found), None)
     if part is None:
         raise UserError(
-            f"{path} must have an array x, x_test or x_train; write it with numpy.savez"
-        ).with_code("npz-without-arrays")
+            "npz-without-arrays",
+            f"{path} must have an array x, x_test or x_train; write it with numpy.savez",
+        )
     x, y = arrays_of_part(found, part, path)
     counts = found.get(weights or "")
     of_rows = counts is not None and counts.shape == x.shape[:1]
@@ -184,7 +186,7 @@ def _of_images(data: Any, reading: ImageReading) -> Given | None:
 
 def _of_array(array: Array, preparation: Preparation | None) -> Given:
     if array.ndim and not len(array):
-        raise UserError(_EMPTY).with_code("nothing-to-predict")
+        raise UserError("nothing-to-predict", _EMPTY)
     if preparation is not None and (array.ndim != 2 or array.shape[1] != len(preparation.names)):
         raise _other_columns(preparation, f"an array {list(array.shape)}")
     if preparation is not None and array.dtype.kind in "biufOUS":
@@ -192,8 +194,8 @@ def _of_array(array: Array, preparation: Preparation | None) -> Given:
         frame = frame.set_axis([*preparation.names], axis=1)
         return _of_table(with_numbers_read(frame, written=preparation.written), preparation, None)
     if array.dtype.kind not in "biuf":
-        raise UserError(f"inputs must be numbers, but are {array.dtype}; convert them").with_code(
-            "inputs-not-numbers"
+        raise UserError(
+            "inputs-not-numbers", f"inputs must be numbers, but are {array.dtype}; convert them"
         )
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
     return _checked(found)
@@ -204,9 +206,10 @@ def _other_columns(preparation: Preparation, found: str) -> UserError:
     listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
     those = "" if preparation.unnamed else f" ({listed})"
     return UserError(
+        "other-columns",
         f"the new data must have the {len(names)} columns of the training data{those}, but are "
-        f"{found}; give a table with them, or an array [n, {len(names)}]"
-    ).with_code("other-columns")
+        f"{found}; give a table with them, or an array [n, {len(names)}]",
+    )
 
 
 def rows_seen(inputs: Array, trained: ArrayData) -> int:
@@ -231,9 +234,10 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
     bad = np.flatnonzero(~(np.isfinite(inputs) | missing).reshape(len(inputs), -1).all(1))
     if len(bad):
         raise UserError(
+            "inputs-not-finite",
             f"inputs must be finite in float32, as those of the training were, but {len(bad)} of "
-            f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them"
-        ).with_code("inputs-not-finite")
+            f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them",
+        )
     n = int(missing.sum())
     told = f"{n} missing cell{'s' * (n != 1)}, none in training, replaced by the mean"
     return Given(inputs, truth, (told,) if n else ())
@@ -245,10 +249,11 @@ def check_durations(written: Mapping[str, Written], preparation: Preparation) ->
         known = preparation.written.get(name, TEXT)
         if written.get(name, TEXT).sign == "duration" != known.sign:
             raise UserError(
+                "new-column-durations",
                 f"column {name!r} of the new data holds durations, but that of the training data "
                 "held numbers, or was read by an earlier version; give numbers in its unit, or "
-                "search again"
-            ).with_code("new-column-durations")
+                "search again",
+            )
 
 
 def _of_table(
@@ -264,15 +269,16 @@ def _of_table(
         else None
     )
     if frame.empty:
-        raise UserError(_EMPTY).with_code("nothing-to-predict")
+        raise UserError("nothing-to-predict", _EMPTY)
     if preparation is None:
         inputs = frame.drop(columns=[*targets])
         for name in inputs.columns:
             if not pd.api.types.is_numeric_dtype(inputs[name]):
                 raise UserError(
+                    "new-column-not-numbers",
                     f"column {str(name)!r} of the new data must hold numbers, as the arrays that "
-                    f"the network was trained on, but is {inputs[name].dtype}; leave it out"
-                ).with_code("new-column-not-numbers")
+                    f"the network was trained on, but is {inputs[name].dtype}; leave it out",
+                )
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return _checked(np.ascontiguousarray(values, np.float32), truth)
     if preparation.unnamed and not {*preparation.names} <= {*frame.columns}:

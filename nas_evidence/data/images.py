@@ -126,15 +126,17 @@ def read_images(folder: Path, size: int | None = None) -> ImagesRead:
     """
     if not folder.is_dir():
         raise UserError(
+            "images-folder-missing",
             f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
-            "there; correct path in [dataset] or data_root (--data-root)"
-        ).with_code("images-folder-missing")
+            "there; correct path in [dataset] or data_root (--data-root)",
+        )
     files, left_out = _listed(folder)
     if not files["train"]:
         raise UserError(
+            "images-without-classes",
             f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
-            f"but has none (endings: {', '.join(ENDINGS)}){''.join(f'; {s}' for s in left_out)}"
-        ).with_code("images-without-classes")
+            f"but has none (endings: {', '.join(ENDINGS)}){''.join(f'; {s}' for s in left_out)}",
+        )
     paths = [*files["train"], *files["test"]]
     names = tuple(path.relative_to(folder).as_posix() for path in paths)
     labels, n = [path.parent.name for path in paths], len(files["train"])
@@ -173,9 +175,10 @@ def new_images(place: Path, reading: ImageReading) -> ImagesRead:
             named[path.name] = path
     if not named:
         raise UserError(
+            "no-new-images",
             f"{place} holds no images (endings: {', '.join(ENDINGS)}); name a folder of "
-            "images, or of one folder of images per class"
-        ).with_code("no-new-images")
+            "images, or of one folder of images per class",
+        )
     return _as_in_training(named, reading, [*_told(others)])
 
 
@@ -351,9 +354,10 @@ def _read_all(items: Mapping[str, "Path | Image"], size: int | None) -> tuple[Ar
     if len(counts) > 1 and not {*counts} <= {*_BYTES}:
         a, b = (next(name for name, own in kinds.items() if own == one) for one in [*counts][:2])
         raise UserError(
+            "image-kinds-differ",
             f"images must be of one kind, but {a} is {kinds[a]} and {b} is {kinds[b]}; save all "
-            "as one kind"
-        ).with_code("image-kinds-differ")
+            "as one kind",
+        )
     x, sizes, traits = _pixels_of(items, ImageReading(kind, size))
     height, width = x.shape[2:]
     said = f"images: {len(x)} of {height} x {width} pixels, {kind}"
@@ -383,9 +387,10 @@ def _as_in_training(
     for name, kind in kinds.items():
         if kind != reading.kind and not {kind, reading.kind} <= both:
             raise UserError(
+                "new-image-kind",
                 f"images must be {reading.kind}, as those of training, but {name} is {kind}; save "
-                f"it as {reading.kind}"
-            ).with_code("new-image-kind")
+                f"it as {reading.kind}",
+            )
     x, _, traits = _pixels_of(items, reading)
     doubts = list(left_out)
     if reading.kind == "grey" and (colour := [n for n, kind in kinds.items() if kind == "RGB"]):
@@ -444,9 +449,10 @@ def _pixels_of(
                 values = _values(turned, stored)
                 if not np.isfinite(values).all():
                     raise UserError(
+                        "image-not-finite",
                         f"images must be finite, but {name} has "
-                        f"{values[~np.isfinite(values)][0]}; remove it, or fill these pixels"
-                    ).with_code("image-not-finite")
+                        f"{values[~np.isfinite(values)][0]}; remove it, or fill these pixels",
+                    )
                 if (
                     values.dtype.kind in "iu"
                     and max(-int(values.min()), int(values.max())) > _WHOLE
@@ -462,10 +468,11 @@ def _pixels_of(
         at = next(i for i, size in enumerate(sizes) if size != sizes[0])
         (height, width), (other_height, other_width) = sizes[0], sizes[at]
         raise UserError(
+            "image-sizes-differ",
             f"images must have one size, but {names[0]} is {width} x {height} "
             f"and {names[at]} is {other_width} x {other_height}; give image_size=N (--image-size) "
-            "to resize all to N x N"
-        ).with_code("image-sizes-differ")
+            "to resize all to N x N",
+        )
     return np.stack(arrays), sizes, dict(traits)
 
 
@@ -583,9 +590,10 @@ def _opened(item: "Path | Image") -> Iterator["Image"]:
             if not (what := _format_of_tiff(item)):
                 raise
             raise UserError(
+                "tiff-of-other-numbers",
                 f"{item} is {what}, which cannot be read; save it as floats of 32 bits, or as "
-                "integers of 8 or 16 bits"
-            ).with_code("tiff-of-other-numbers") from None
+                "integers of 8 or 16 bits",
+            ) from None
         with image:
             yield image
 

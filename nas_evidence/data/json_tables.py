@@ -41,7 +41,7 @@ def read_json(path: Path) -> pd.DataFrame:
         if str(error).startswith("Extra data"):
             return _framed([*_of_lines(text)])
         at = f" at line {error.lineno}, column {error.colno}" if _has_place(error) else ""
-        raise UserError(f"it is no JSON: {_what(error)}{at}").with_code("json-damaged") from None
+        raise UserError("json-damaged", f"it is no JSON: {_what(error)}{at}") from None
     return table_of(value)
 
 
@@ -74,14 +74,16 @@ def table_of(value: Any) -> pd.DataFrame:
         return _of_columns(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise UserError(
-            f"a table is a list of rows or an object of columns, but it is {_shown(value)}"
-        ).with_code("json-no-table")
+            "json-no-table",
+            f"a table is a list of rows or an object of columns, but it is {_shown(value)}",
+        )
     for row, one in enumerate(value):
         if not isinstance(one, Mapping):
             raise UserError(
+                "json-row-without-names",
                 f'each row must name its columns, as in {{"x": 1}}, but row {row} is '
-                f"{_shown(one)}; write the rows as objects, as with orient='records'"
-            ).with_code("json-row-without-names")
+                f"{_shown(one)}; write the rows as objects, as with orient='records'",
+            )
     return _framed(value)
 
 
@@ -108,8 +110,9 @@ def _of_split(names: Any, data: Any) -> pd.DataFrame:
         if not isinstance(cells, list) or len(cells) != len(names):
             found = f"row {row} is {_shown(cells)}" if are_lists else "one of them is no list"
             raise UserError(
-                f"the rows in `data` must hold a cell for each name in `columns`, but {found}"
-            ).with_code("json-split")
+                "json-split",
+                f"the rows in `data` must hold a cell for each name in `columns`, but {found}",
+            )
     return _framed(data, columns=names)
 
 
@@ -132,9 +135,10 @@ def _of_columns(value: Mapping[str, Any]) -> pd.DataFrame:
     for name, other in others:
         if other != n:
             raise UserError(
+                "json-lengths-differ",
                 f"columns must have equal lengths, but {shortened(first)} has {n} values and "
-                f"{shortened(name)} has {other}"
-            ).with_code("json-lengths-differ")
+                f"{shortened(name)} has {other}",
+            )
     return _framed(value)
 
 
@@ -146,17 +150,18 @@ def _of_lines(text: str) -> Iterator[Mapping[str, Any]]:
         try:
             row = parsed_json(line, once=True)
         except UserError as error:
-            raise UserError(f"line {number}: {error}").with_code(error.code) from None
+            raise UserError(error.code, f"line {number}: {error}") from None
         except ValueError as error:
             at = f" at column {error.colno}" if _has_place(error) else ""
             raise UserError(
-                f"line {number} is no JSON: {_what(error)}{at}; correct or remove it"
-            ).with_code("json-line") from None
+                "json-line", f"line {number} is no JSON: {_what(error)}{at}; correct or remove it"
+            ) from None
         if not isinstance(row, Mapping):
             raise UserError(
+                "json-line-no-row",
                 f'line {number} is {_shown(row)}, but each line must be a row, as in {{"x": 1}}; '
-                "correct it"
-            ).with_code("json-line-no-row")
+                "correct it",
+            )
         yield row
 
 
@@ -177,8 +182,9 @@ def _text(path: Path) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"byte {error.start} is not {encoding.upper().replace('-SIG', '')}; save it as UTF-8"
-        ).with_code("json-encoding") from None
+            "json-encoding",
+            f"byte {error.start} is not {encoding.upper().replace('-SIG', '')}; save it as UTF-8",
+        ) from None
 
 
 def _shown(value: Any) -> str:

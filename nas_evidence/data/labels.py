@@ -36,9 +36,10 @@ def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets
     """Return labels int64 [n]; see `Reading`."""
     if y.ndim == 2:
         raise UserError(
+            "labels-not-one-per-row",
             f"{where}: a classification needs one label per row, but the shape is "
-            f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression"
-        ).with_code("labels-not-one-per-row")
+            f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression",
+        )
     names, labels, test_labels = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
     change = "; task=regression to change" if numbers else ""
@@ -72,22 +73,25 @@ def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...]
     found = sorted(set(named), key=_natural)
     if len(found) < 2:
         raise UserError(
+            "one-class",
             f"{where}: a classification needs at least 2 classes, but every training row has "
-            f"{found[0]!r}; name another target, or add rows of other classes"
-        ).with_code("one-class")
+            f"{found[0]!r}; name another target, or add rows of other classes",
+        )
     if len(found) > max(2, len(y) // 2):
         remedy = "give task = regression" if numbers_of(y) is not None else "group the values"
         raise UserError(
+            "too-many-classes",
             f"{where}: {len(found)} different values in {len(y)} rows are not classes, the first "
-            f"is {found[0]!r}; name another target, or {remedy}"
-        ).with_code("too-many-classes")
+            f"is {found[0]!r}; name another target, or {remedy}",
+        )
     number: dict[ClassName, int] = {value: i for i, value in enumerate(found)}
     unknown = [value for value in test_named if value not in number]
     if unknown:
         raise UserError(
+            "unknown-test-label",
             f"{where}: test labels must be among the training labels, but {unknown[0]!r} is not; "
-            "remove those test rows, or train on such a row"
-        ).with_code("unknown-test-label")
+            "remove those test rows, or train on such a row",
+        )
     labels = (np.array([number[v] for v in part], dtype=np.int64) for part in (named, test_named))
     train, test = labels
     return tuple(found), train, test
@@ -109,9 +113,10 @@ def _names(y: Array, where: str) -> list[ClassName]:
         if y.dtype.kind == "f" and (y != np.round(y)).any():
             row = int(np.flatnonzero(y != np.round(y))[0])
             raise UserError(
+                "labels-not-whole",
                 f"{where}: labels must be whole numbers or text, but row {row} has "
-                f"{y[row]:g}; give task = regression for real targets"
-            ).with_code("labels-not-whole")
+                f"{y[row]:g}; give task = regression for real targets",
+            )
         return [int(v) for v in y]  # not by way of float64, which merges those above 2^53
     return [str(v) for v in y]
 
@@ -146,17 +151,19 @@ def class_weights(
         if unknown := [name for name in asked if name not in names]:
             known = shortened(", ".join(names))
             raise UserError(
+                "class-weight-unknown-class",
                 f"`class_weight` must name classes of the target, but there is no class "
-                f"{unknown[0]!r}; there are {known}"
-            ).with_code("class-weight-unknown-class")
+                f"{unknown[0]!r}; there are {known}",
+            )
         return np.array([asked.get(name, 1.0) for name in names])
     counts = np.bincount(y, minlength=len(names))
     if not counts.all():
         missing = names[int(counts.argmin())]
         raise UserError(
+            "class-weight-missing-class",
             '`class_weight = "balanced"` needs training rows of every class, but class '
-            f"{missing!r} has none; give weights by class"
-        ).with_code("class-weight-missing-class")
+            f"{missing!r} has none; give weights by class",
+        )
     return np.asarray(len(y) / (len(counts) * counts))
 
 

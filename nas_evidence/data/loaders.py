@@ -67,9 +67,10 @@ def visited_rows(data: Any) -> VisitedRows:
         found = _read(data)
     if len(found.x) != len(found.y) or len(found.x) == 0:
         raise UserError(
+            "own-loop-rows",
             f"inputs and targets must have the same number of rows, at least one, but have "
-            f"{len(found.x)} and {len(found.y)}"
-        ).with_code("own-loop-rows")
+            f"{len(found.x)} and {len(found.y)}",
+        )
     return found
 
 
@@ -84,9 +85,10 @@ def _read(data: Any) -> VisitedRows:
         return VisitedRows(*_pair(data))
     if not hasattr(data, "__getitem__") or not isinstance(data, Sized):
         raise UserError(
+            "own-loop-data",
             "`data` must be a DataLoader or Dataset with a length, pairs, or tensors (x, y), but "
-            f"got a {type(data).__name__}; every update needs all data in a fixed order"
-        ).with_code("own-loop-data")
+            f"got a {type(data).__name__}; every update needs all data in a fixed order",
+        )
     return _collated(data, range(len(data)), default_collate, len(data))
 
 
@@ -118,10 +120,11 @@ def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
     elif type(sampler) is WeightedRandomSampler:
         if len(set(sampler.weights.tolist())) > 1:
             raise UserError(
+                "loader-weights",
                 "the sampler draws rows with weights, so that the training maximises another "
                 "likelihood than that of the data, each counted once; give equal weights, or "
-                "shuffle=True"
-            ).with_code("loader-weights")
+                "shuffle=True",
+            )
         shuffled = range(len(sampler.weights))
     if shuffled is None:
         try:
@@ -161,17 +164,19 @@ def _drawn(sampler: Any) -> Sequence[int]:
     behind = sampler.sampler if isinstance(sampler, _Flat) else sampler
     if isinstance(behind, Iterator):
         raise UserError(
+            "loader-read-once",
             f"the sampler, a {type(behind).__name__}, can be read only once, and the training "
-            "needs it; give a list of rows or a torch.utils.data.Subset"
-        ).with_code("loader-read-once")
+            "needs it; give a list of rows or a torch.utils.data.Subset",
+        )
     one, other = (Counter(map(int, copy.copy(sampler))) for _ in range(2))
     if one != other or len(set(one.values())) > 1:
         how = "other rows in each epoch" if one != other else "some rows more often than others"
         raise UserError(
+            "loader-rows-vary",
             f"the sampler, a {type(behind).__name__}, draws {how}, so that the training has no "
             "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
-            "shuffle=True"
-        ).with_code("loader-rows-vary")
+            "shuffle=True",
+        )
     return sorted(one)
 
 
@@ -189,10 +194,11 @@ def _collated(
     items, again = _items(data, rows), _items(data, rows[:_TWICE])
     if not all(_same(one, other) for one, other in zip(items, again, strict=False)):
         raise UserError(
+            "loader-random-rows",
             f"the data set, a {type(data).__name__}, gives row {rows[0]} other values each time "
             "it is read, as random augmentation does; the likelihood is a product over fixed "
-            "data: leave it out, or give a copy without it"
-        ).with_code("loader-random-rows")
+            "data: leave it out, or give a copy without it",
+        )
     x, y = _pair(_put_together(collate, items))
     if collate is default_collate:
         return VisitedRows(x, y)
@@ -200,9 +206,10 @@ def _collated(
     few, few_y = _pair(_put_together(collate, [items[i] for i in last]))
     if len(x) != len(rows) or not _is_corner(few, x[last]) or not _same(few_y, y[last]):
         raise UserError(
+            "loader-collate-varies",
             "`collate_fn` gives rows other values in another batch, so that the training has no "
-            "fixed data; let it treat each row by itself, and pad at the end only"
-        ).with_code("loader-collate-varies")
+            "fixed data; let it treat each row by itself, and pad at the end only",
+        )
     return VisitedRows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
 
 
@@ -225,9 +232,10 @@ def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
     except (RuntimeError, TypeError, ValueError) as error:
         first = " ".join(str(error).strip().splitlines()[:1])
         raise UserError(
+            "loader-rows-differ",
             f"the rows cannot be put together as one batch: {first}; give rows of one shape, or a "
-            "`collate_fn` that pads any number of them"
-        ).with_code("loader-rows-differ") from error
+            "`collate_fn` that pads any number of them",
+        ) from error
 
 
 def _stream(loader: "DataLoader[Any]") -> VisitedRows:
@@ -236,10 +244,11 @@ def _stream(loader: "DataLoader[Any]") -> VisitedRows:
     sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
     if len(one[0]) != len(other[0]) or not np.allclose(sums[0], sums[1], equal_nan=True):
         raise UserError(
+            "loader-stream-varies",
             f"the stream, a {type(loader.dataset).__name__}, gives {len(one[0])} rows when it is "
             f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "
-            "each epoch with the same rows, or give them as tensors (x, y)"
-        ).with_code("loader-stream-varies")
+            "each epoch with the same rows, or give them as tensors (x, y)",
+        )
     return VisitedRows(*one)
 
 
@@ -251,10 +260,11 @@ def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
         n += len(parts[-1][0])
         if n > _MOST_STREAMED:
             raise UserError(
+                "loader-stream-endless",
                 f"the stream, a {type(loader.dataset).__name__}, has not ended after "
                 f"{_MOST_STREAMED:,} rows; the evidence is of all data of an epoch, so give one "
-                "that ends, or tensors (x, y)"
-            ).with_code("loader-stream-endless")
+                "that ends, or tensors (x, y)",
+            )
     return _joined(parts) if parts else (torch.zeros(0), torch.zeros(0))
 
 
@@ -262,9 +272,10 @@ def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     shapes = {x.shape[1:] for x, _ in batches}
     if len(shapes) > 1:
         raise UserError(
+            "loader-shapes-differ",
             f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
-            "rows one shape, such as sequences padded to one length"
-        ).with_code("loader-shapes-differ")
+            "rows one shape, such as sequences padded to one length",
+        )
     x, y = (torch.cat(list(parts)) for parts in zip(*batches, strict=True))
     return x, y
 
@@ -284,10 +295,11 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         found = [*batch] if isinstance(batch, Mapping) else batch
         held = [f"`{one}`" if isinstance(one, str) else type(one).__name__ for one in found][:5]
         raise UserError(
+            "own-loop-pairs",
             f"`data` must hold pairs (input, target) of tensors, or two tensors by name, one of "
             f"them {', '.join(_TARGETS)}, but holds {len(found)} parts: {', '.join(held)}; let "
-            "the network take one tensor, and give tensors (x, y) of these"
-        ).with_code("own-loop-pairs")
+            "the network take one tensor, and give tensors (x, y) of these",
+        )
     x, y = (torch.as_tensor(part).detach() for part in parts)
     return x, y
 

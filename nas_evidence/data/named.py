@@ -73,9 +73,10 @@ def read_mnist_like(
         x, y = read_idx(folder / images, n_axes=3), read_idx(folder / labels, n_axes=1)
         if len(x) != len(y):
             raise UserError(
+                "images-labels-differ",
                 f"images and labels must match in number, but {images} has {len(x)} and {labels} "
-                f"{len(y)} in {folder}; download both files again"
-            ).with_code("images-labels-differ")
+                f"{len(y)} in {folder}; download both files again",
+            )
         parts += [x[:, None], y.astype(np.int64)]
     x_train, y_train, x_test, y_test = parts
     return RawArrays(x_train, y_train, x_test, y_test)
@@ -96,9 +97,10 @@ def read_cifar(
             source = _torchvision_class(spec.name)(folder.parent, train=train)
         except RuntimeError as error:
             raise UserError(
+                "md5-differs",
                 f"the files of data set '{spec.name}' must be the published ones, but an MD5 sum "
-                f"in {folder} differs; fetch them again with `download`"
-            ).with_code("md5-differs") from error
+                f"in {folder} differs; fetch them again with `download`",
+            ) from error
         parts += [
             np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)),
             np.array(source.targets, dtype=np.int64),
@@ -121,30 +123,32 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
             content = bytearray(gzip.decompress(path.read_bytes()))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(
-                f"{path} is not a whole gzip file ({error}); fetch it again"
-            ).with_code("gzip-damaged") from error
+                "gzip-damaged", f"{path} is not a whole gzip file ({error}); fetch it again"
+            ) from error
     start = 4 * (n_axes + 1)
     header = [int.from_bytes(content[at : at + 4], "big") for at in range(0, start, 4)]
     shape = tuple(header[1:])
     if header[0] != 0x0800 + n_axes or min(shape) < 1:
         raise UserError(
-            f"{path} is not an IDX file of bytes with {n_axes} axes; fetch it again"
-        ).with_code("not-idx")
+            "not-idx", f"{path} is not an IDX file of bytes with {n_axes} axes; fetch it again"
+        )
     if len(content) - start != math.prod(shape):
         raise UserError(
+            "idx-size",
             f"{path} must hold {math.prod(shape)} bytes after its header, but has "
-            f"{len(content) - start}; fetch it again"
-        ).with_code("idx-size")
+            f"{len(content) - start}; fetch it again",
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path:
     if data_root is None:
         raise UserError(
+            "data-root-missing",
             f"data set '{name}' is read from a folder, but none is given; name the folder that "
             f"holds {FOLDERS[name]}/ with data_root (--data-root), and add `download` to "
-            "fetch the files"
-        ).with_code("data-root-missing")
+            "fetch the files",
+        )
     root = Path(data_root).expanduser()
     folder = root / FOLDERS[name]
     # torchvision checks the MD5 sums of CIFAR files itself, and keeps correct files.
@@ -153,14 +157,15 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
             _torchvision_class(name)(root, download=True)
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"data set '{name}' could not be fetched to {root}: {error}"
-            ).with_code("fetch-failed") from error
+                "fetch-failed", f"data set '{name}' could not be fetched to {root}: {error}"
+            ) from error
     missing = _missing(name, folder)
     if missing:
         raise UserError(
+            "image-file-missing",
             f"data set '{name}' needs the file {missing[0]} in {folder}, but it does not exist; "
-            "correct data_root (--data-root), or add `download` to fetch the files"
-        ).with_code("image-file-missing")
+            "correct data_root (--data-root), or add `download` to fetch the files",
+        )
     return folder
 
 
@@ -193,10 +198,11 @@ def read_bundled(
     limit = len(y) + 1 - bundled.fewest
     if n_test >= limit:
         raise UserError(
+            "test-size-too-large",
             f"`test_size < {limit}` must hold for data set '{spec.name}', which has {len(y)} "
             f"{bundled.rows}, but got {n_test}; lower it: set "
-            "dataset.test_size=N"
-        ).with_code("test-size-too-large")
+            "dataset.test_size=N",
+        )
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)
     in_test[reading_of(TARGET_KINDS[bundled.task]).rows_of(y, n_test, generator)] = True

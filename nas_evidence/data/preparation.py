@@ -78,10 +78,11 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
         near = {name: known.get(name.casefold().strip()) for name in absent}
         hints = [f"did you mean {other!r}?" for other in near.values() if other]
         raise UserError(
+            "columns-missing",
             f"{where} must have the columns of the training data, but lacks "
             f"{', '.join(repr(name) for name in absent)}; "
-            + (" ".join(hints) or "add them, empty where unknown")
-        ).with_code("columns-missing")
+            + (" ".join(hints) or "add them, empty where unknown"),
+        )
     dates: dict[str, Mapping[str, Array]] = {}
     of_numbers, of_categories = map(preparation.of_kind, ("number", "category"))
     numbers = [(c, _numbers(frame[c.name], c, where, dates)) for c in of_numbers]
@@ -220,13 +221,15 @@ def prepare(
                 known += ", ..." * (len(frame.columns) > 8)
                 hint = f"did you mean {near[0]!r}?" if near else f"columns: {known}"
                 raise UserError(
+                    "option-names-no-feature",
                     f"`{option}` names the column {name!r}, which {where} does not have as a "
-                    f"feature; {hint}"
-                ).with_code("option-names-no-feature")
+                    f"feature; {hint}",
+                )
     if both := set(categorical) & set(numeric):
         raise UserError(
-            f"column {min(both)!r} cannot be both `categorical` and `numeric`"
-        ).with_code("categorical-and-numeric")
+            "categorical-and-numeric",
+            f"column {min(both)!r} cannot be both `categorical` and `numeric`",
+        )
     columns, said = [], []
     for name in frame.columns:
         if name in drop:
@@ -240,8 +243,9 @@ def prepare(
         columns += found
     if not columns:
         raise UserError(
-            f"{where} must have at least one column besides the target that varies"
-        ).with_code("no-column-varies")
+            "no-column-varies",
+            f"{where} must have at least one column besides the target that varies",
+        )
     names = tuple(map(str, frame.columns))
     preparation = Preparation(tuple(columns), written or {}, names, unnamed)
     return preparation, [Said(preparation.sentence), *said]
@@ -307,8 +311,9 @@ def _number(
     present = numbers[~np.isnan(numbers)]
     if len(present) == 0:
         raise UserError(
-            f"column {name!r} of {where} has no number, so it cannot be `numeric`"
-        ).with_code("numeric-without-number")
+            "numeric-without-number",
+            f"column {name!r} of {where} has no number, so it cannot be `numeric`",
+        )
     _check_finite(numbers, name, where)
     if forced is None and (_numbers_the_rows(numbers) or _is_index(name, numbers)):
         keep = f"numeric={option(name)} to keep"
@@ -430,9 +435,10 @@ def _numbers(
         others = _without(values, column.words).dropna()
         if len(others):
             raise UserError(
+                "column-not-numbers",
                 f"column {column.name!r} of {where} must hold numbers, as in the training data, "
-                f"but has {others.iloc[0]!r}"
-            ).with_code("column-not-numbers")
+                f"but has {others.iloc[0]!r}",
+            )
     _check_finite(numbers, column.name, where)
     return numbers
 
@@ -449,9 +455,10 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
     if infinite.any():
         row = int(np.flatnonzero(infinite)[0])
         raise UserError(
+            "column-not-finite",
             f"column {name!r} of {where} must be finite in float32, but row {row} has "
-            f"{numbers[row]:g}; remove that row, or empty the cell"
-        ).with_code("column-not-finite")
+            f"{numbers[row]:g}; remove that row, or empty the cell",
+        )
 
 
 def _as_numbers(values: pd.Series, base: int = 0) -> Array:

@@ -72,8 +72,8 @@ def _open_in_archive(path: Path, mode: str, **how: Any) -> Any:
     if len(inside) != 1 or inside[0].flag_bits & 1:
         archive.close()
         holds = "a file with a password" if len(inside) == 1 else f"{len(inside)} files"
-        raise UserError(f"the archive holds {holds}, not one table; unpack it").with_code(
-            "archive-of-no-table"
+        raise UserError(
+            "archive-of-no-table", f"the archive holds {holds}, not one table; unpack it"
         )
     stream = archive.open(inside[0])
     archive.close()  # the stream keeps the file open
@@ -167,8 +167,8 @@ def kind_of(path: Path) -> str | None:
         return "table"
     for ending, remedy in _OTHERS.items():
         if name.endswith(ending):
-            raise UserError(f"{path} is in a format that is not read; {remedy}.").with_code(
-                "format-not-read"
+            raise UserError(
+                "format-not-read", f"{path} is in a format that is not read; {remedy}."
             )
     if name.endswith(".npz") or any(path.glob("x_t*.npy")):
         return "npz"
@@ -198,9 +198,10 @@ def read(
             return read_arrays(path, also)
         if kind == "images":
             raise UserError(
+                "images-for-a-table",
                 f"{path} holds images, but the network was trained on a table; give a table with "
-                "its columns"
-            ).with_code("images-for-a-table")
+                "its columns",
+            )
         return read_frame(path, written)
     data = plain(data)
     if isinstance(data, pd.Series):
@@ -209,9 +210,10 @@ def read(
         array = as_array(data)
         if not array.ndim:
             raise UserError(
+                "data-of-no-kind",
                 "data must be a path, a table, a dict of columns, a list of rows, an array or a "
-                f"tensor, but got {type(data).__name__} ({shortened(data)})"
-            ).with_code("data-of-no-kind")
+                f"tensor, but got {type(data).__name__} ({shortened(data)})",
+            )
         return {"x_train": array}
     return with_numbers_read(named(data, "the data"), written=written)
 
@@ -254,14 +256,16 @@ def plain(data: Any) -> Any:
             return frame_of(table_of_arrow(data))
     except ImportError as error:
         raise UserError(
+            "table-not-converted",
             f"a {kind} is converted to pandas, which fails here ({error}); "
-            "`pip install pyarrow`, or give a pandas DataFrame"
-        ).with_code("table-not-converted") from None
+            "`pip install pyarrow`, or give a pandas DataFrame",
+        ) from None
     if hasattr(data, "collect_schema"):
         raise UserError(
+            "lazy-table",
             f"a {kind} cannot be read as it is; compute it and give a pandas DataFrame, a "
-            "pyarrow.Table or a polars.DataFrame"
-        ).with_code("lazy-table")
+            "pyarrow.Table or a polars.DataFrame",
+        )
     return data
 
 
@@ -276,9 +280,10 @@ def _check_one_table(data: Mapping[Any, Any]) -> None:
         kind = type(one).__name__
         if hasattr(one, "column_names") or getattr(one, "ndim", 0) > 1:
             raise UserError(
+                "dict-of-tables",
                 f"a dict must hold columns, but {str(name)!r} is a {kind} of several; give one "
-                f"table, as with data[{str(name)!r}], or arrays as X and y"
-            ).with_code("dict-of-tables")
+                f"table, as with data[{str(name)!r}], or arrays as X and y",
+            )
 
 
 def _dense(frame: pd.DataFrame) -> pd.DataFrame:
@@ -308,9 +313,10 @@ def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(
+            "column-twice-given",
             f"{where} must name each column once, but {twice!r} occurs "
-            f"{list(frame.columns).count(twice)} times; rename or remove the others"
-        ).with_code("column-twice-given")
+            f"{list(frame.columns).count(twice)} times; rename or remove the others",
+        )
     return frame
 
 
@@ -330,10 +336,11 @@ def _check_cells(matrix: Any) -> None:
     cells = math.prod(matrix.shape)
     if cells > MOST_CELLS:
         raise UserError(
+            "sparse-matrix-too-large",
             f"a sparse matrix {list(matrix.shape)} has {cells:,} cells, and at most "
             f"{MOST_CELLS:,} are trained on; reduce its columns, as with "
-            "sklearn.decomposition.TruncatedSVD"
-        ).with_code("sparse-matrix-too-large")
+            "sklearn.decomposition.TruncatedSVD",
+        )
 
 
 def _check_lengths(rows: Sequence[Any]) -> None:
@@ -342,9 +349,10 @@ def _check_lengths(rows: Sequence[Any]) -> None:
     for row, n in enumerate(lengths):
         if n != lengths[0]:
             raise UserError(
+                "rows-of-several-lengths",
                 f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} "
-                f"has {n}; fill those that are missing with NaN"
-            ).with_code("rows-of-several-lengths")
+                f"has {n}; fill those that are missing with NaN",
+            )
 
 
 def _length(row: Any) -> int:
@@ -389,10 +397,11 @@ def check_aligned(rows: pd.Index | None, others: Mapping[str, Any]) -> None:
             continue
         row = next((i for i, (a, b) in enumerate(zip(rows, own, strict=True)) if a != b), 0)
         raise UserError(
+            "index-not-aligned",
             f"{name} must have the index of the data, but row {row} is {shortened(rows[row])} in "
             f"the data and {shortened(own[row])} in {name}; align them with {name}.loc[X.index], "
-            f"or give {name}.to_numpy() to take it by position"
-        ).with_code("index-not-aligned")
+            f"or give {name}.to_numpy() to take it by position",
+        )
 
 
 def texts_as_frame(x: Array) -> pd.DataFrame:
@@ -426,9 +435,10 @@ def read_frame(
     path = path.expanduser()
     if not path.is_file():
         raise UserError(
+            "table-missing",
             f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there",
             remedy="correct the path, or name the folder with data_root (--data-root)",
-        ).with_code("table-missing")
+        )
     said = []
     ending = path.suffix.lower()
     with _naming(path):
@@ -436,8 +446,9 @@ def read_frame(
             return _read_text(path, written or {}, kept, target)
         if ending not in _TABLES:
             raise UserError(
-                f"its name must end in {', '.join((*TEXTS[:: 1 + len(_PACKED)], *_TABLES))}"
-            ).with_code("table-ending")
+                "table-ending",
+                f"its name must end in {', '.join((*TEXTS[:: 1 + len(_PACKED)], *_TABLES))}",
+            )
         frame = _TABLES[ending](path)
         if isinstance(frame, dict):
             sheets = frame
@@ -461,12 +472,13 @@ def _naming(path: Path) -> Iterator[None]:
         needed = _NEEDED[ending]
         kind = "a spreadsheet" if needed == "openpyxl" else ending[1:].capitalize()
         raise UserError(
+            "table-needs-package",
             f"{path} cannot be read here, because {kind} needs {needed}: `pip install {needed}`, "
-            "or save the table as .csv"
-        ).with_code("table-needs-package") from None
+            "or save the table as .csv",
+        ) from None
     except pd.errors.EmptyDataError:
-        raise UserError(f"{path} is empty; a table has a line of names, then rows").with_code(
-            "table-empty"
+        raise UserError(
+            "table-empty", f"{path} is empty; a table has a line of names, then rows"
         ) from None
     except (
         OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
@@ -475,11 +487,12 @@ def _naming(path: Path) -> Iterator[None]:
         again = _NEEDED.get(ending) == "pyarrow"
         packed = ending in _PACKED and not isinstance(error, UserError)
         raise UserError(
+            "table-unreadable",
             f"{path} cannot be read as a table: {_why(error)}",
             remedy="write it again, as with pandas.DataFrame.to_parquet"
             if again
             else "pack or download it again" * packed,
-        ).with_code("table-unreadable") from None
+        ) from None
 
 
 def _why(error: Exception) -> str:
@@ -533,10 +546,11 @@ def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
     if len(rows := np.flatnonzero(cells.str.strip().isin(_MISSING_WORDS))):
         word = str(cells.iloc[rows[0]]).strip()
         raise UserError(
+            "class-named-as-missing",
             f"target {target!r} in {path.name}: {len(rows)} of {len(frame)} cells are read as "
             f"missing, the first is {word!r} in row {rows[0]}; write another word if it is a "
-            "class, or remove those rows"
-        ).with_code("class-named-as-missing")
+            "class, or remove those rows",
+        )
 
 
 def _read_text(
@@ -626,10 +640,11 @@ class _Form:
             filled = [row for row, cell in frame[k].dropna().items() if str(cell).strip()]
             if filled:
                 raise UserError(
+                    "cells-without-a-name",
                     f"row {filled[0]} has the cell {shortened(frame[k][filled[0]])!r} after the "
                     f"{n} columns that have names, where other rows end with a separator; remove "
-                    "it, or name each column"
-                ).with_code("cells-without-a-name")
+                    "it, or name each column",
+                )
         return frame.iloc[:, :n].set_axis([*self.names], axis=1)
 
     def has_codes(self) -> bool:
@@ -676,19 +691,22 @@ def _form_of(path: Path) -> _Form:
     names = [name.strip() for name in rows[0]]
     if len(names) > MOST_COLUMNS or len(lines[0]) >= _LONGEST_HEAD:
         raise UserError(
-            f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
-        ).with_code("too-many-columns")
+            "too-many-columns",
+            f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter",
+        )
     if len(names) > _MANY and len(rows) <= FEWEST_ROWS:
         raise UserError(
+            "table-transposed",
             f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
-            "study needs; if each column is an example, transpose it"
-        ).with_code("table-transposed")
+            "study needs; if each column is an example, transpose it",
+        )
     twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
     if twice is not None:
         raise UserError(
+            "column-twice",
             f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
-            "times; rename or remove the others"
-        ).with_code("column-twice")
+            "times; rename or remove the others",
+        )
     return _with_longer_rows(form, names, rows[1:])
 
 
@@ -705,9 +723,10 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
     if len(first) > len(names) + 1:  # which pandas would take for several levels of row names
         title = "remove a title before the names, " if len(names) == 1 else ""
         raise UserError(
+            "names-fewer-than-cells",
             f"row 0 has {len(first)} cells, but the line of names has {len(names)}; {title}name "
-            "each column, or quote cells with a separator in them"
-        ).with_code("names-fewer-than-cells")
+            "each column, or quote cells with a separator in them",
+        )
     if len(first) == len(names) + 1:
         _check_row_names(form, names)
         sentence = (
@@ -741,10 +760,11 @@ def _check_row_names(form: _Form, names: list[str]) -> None:
     longer = first.pop(len(names) + 1)
     for n_cells, line in first.items():
         raise UserError(
+            "rows-of-several-cells",
             f"line {longer} has {len(names) + 1} cells and line {line} has {n_cells}, but the "
             f"line of names has {len(names)}; correct these lines, or quote cells with a "
-            "separator in them"
-        ).with_code("rows-of-several-cells")
+            "separator in them",
+        )
 
 
 def _has_returns_in_cells(path: Path, encoding: str) -> bool:
@@ -769,8 +789,9 @@ def _has_returns_in_cells(path: Path, encoding: str) -> bool:
         if at % 2 == 0 and (found := _RETURN.search(part)):  # outside of quotes
             line += part[: found.start()].count("\n")
             raise UserError(
-                f"line {line} has a carriage return within a cell; remove it, or quote the cell"
-            ).with_code("return-in-a-cell")
+                "return-in-a-cell",
+                f"line {line} has a carriage return within a cell; remove it, or quote the cell",
+            )
         line += part.count("\n")
     return False
 
@@ -804,8 +825,9 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
         for mark, (what, ending) in _FOREIGN.items():
             if content.startswith(mark):
                 raise UserError(
-                    f"it holds {what} and no text; rename it to end in {ending}, or unpack it"
-                ).with_code("text-of-another-format")
+                    "text-of-another-format",
+                    f"it holds {what} and no text; rename it to end in {ending}, or unpack it",
+                )
         for mark, encoding in _MARKS.items():
             if content.startswith(mark):
                 return encoding, []
@@ -862,8 +884,9 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
         elif any("." in str(one) and _writes_number(str(one)) for one in frame.columns):
             more.append("; a line of names must come before the values")
         raise UserError(
-            f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}"
-        ).with_code("no-such-column")
+            "no-such-column",
+            f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}",
+        )
     return name
 
 
@@ -887,8 +910,9 @@ def rows_of_table(
     _check_notation(frame, targets, spec.task, where)
     if len(frame) < FEWEST_ROWS:
         raise UserError(
-            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
-        ).with_code("table-too-short")
+            "table-too-short",
+            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows",
+        )
 
     def cells(name: str | None, table: pd.DataFrame | None, place: str) -> pd.Series | None:
         named = name is not None and table is not None
@@ -924,9 +948,10 @@ def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
     columns = [_target(frame, target, where) for target in targets]
     if len(columns) > 1 and np.isin(columns, (0, 1)).all():
         raise UserError(
+            "several-targets-of-classes",
             f"the columns {', '.join(targets)} of {where} hold 0 and 1 alone, but several targets "
-            "must be real numbers; give one column with the class, or search once for each"
-        ).with_code("several-targets-of-classes")
+            "must be real numbers; give one column with the class, or search once for each",
+        )
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
@@ -944,8 +969,9 @@ def _check_notation(
         for said in () if few and classes else how_read(frame)[0]:
             if said.about == "not read" and said.column == target:
                 raise UserError(
-                    f"target {target!r} in {where} {said._replace(column=None)}"
-                ).with_code("target-of-two-notations")
+                    "target-of-two-notations",
+                    f"target {target!r} in {where} {said._replace(column=None)}",
+                )
 
 
 def _target(frame: pd.DataFrame, target: str, where: str) -> Array:
@@ -954,6 +980,7 @@ def _target(frame: pd.DataFrame, target: str, where: str) -> Array:
         values = values.astype(values.cat.categories.dtype)
     if order_of(values.dropna()):
         raise UserError(
-            f"target {target!r} in {where} holds dates; replace them by numbers or by classes"
-        ).with_code("target-of-dates")
+            "target-of-dates",
+            f"target {target!r} in {where} holds dates; replace them by numbers or by classes",
+        )
     return np.asarray(values)

@@ -71,17 +71,19 @@ def real_numbers(y: Array, where: str) -> Array:
         few = y.ndim == 1 and len(set(y)) <= len(y) // 2
         remedy = "give task=classification" if few else "name another target"
         raise UserError(
+            "regression-of-text",
             f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
-            "correct the value"
-        ).with_code("regression-of-text")
+            "correct the value",
+        )
     numbers = np.atleast_2d(numbers.T).T
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)).all(1))
     if len(bad):
         raise UserError(
+            "target-not-finite",
             f"{where}: targets must be finite in float32, but {len(bad)} of {len(y)} rows are "
-            f"not, the first at row {bad[0]}; remove those rows, or give the targets another unit"
-        ).with_code("target-not-finite")
+            f"not, the first at row {bad[0]}; remove those rows, or give the targets another unit",
+        )
     return numbers
 
 
@@ -90,15 +92,17 @@ def check_varies(y: Array, where: str) -> None:
     spread = y.max(0) - y.min(0)
     if len(y) > 1 and not spread.any():
         raise UserError(
+            "target-constant",
             f"{where}: all {len(y)} training targets are {y[0, 0]:g}, so there is nothing to "
-            "learn; name another target"
-        ).with_code("target-constant")
+            "learn; name another target",
+        )
     least = float(np.finfo(np.float32).tiny)
     if (few := spread[(spread > 0) & (spread < least)]).size:
         raise UserError(
+            "target-span-too-small",
             f"{where}: the training targets span {few[0]:.3g}, but float32 holds no less than "
-            f"{least:.3g}; give the targets another unit"
-        ).with_code("target-span-too-small")
+            f"{least:.3g}; give the targets another unit",
+        )
 
 
 def check_support(y: Array, scale: TargetScaleName, where: str, rows: str = "row") -> None:
@@ -112,10 +116,11 @@ def check_support(y: Array, scale: TargetScaleName, where: str, rows: str = "row
     row, column = map(int, np.argwhere(~(y > 0))[0])
     several = f" of column {column}" if y.shape[1] > 1 else ""
     raise UserError(
+        "target-outside-scale",
         f"{where}: target_scale = log needs values above 0, but {rows} {row} has "
         f"{y[row, column]:g}{several}; give shifted_log (the logarithm of the value plus a "
-        "constant) or yeo_johnson"
-    ).with_code("target-outside-scale")
+        "constant) or yeo_johnson",
+    )
 
 
 def skewed_columns(y: Array) -> dict[int, float]:

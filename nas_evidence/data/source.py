@@ -158,18 +158,20 @@ class Source:
         if (stored.test_path is None) != (self.spec.test_path is None):
             how = "without" if stored.test_path is None else "with"
             raise UserError(
+                "test-table-differs",
                 f"{folder} began {how} a table of test rows; give the same `test` as then, or "
-                "another study folder as `out`"
-            ).with_code("test-table-differs")
+                "another study folder as `out`",
+            )
         if stored.content is not None and stored.content != self.spec.content:
             known, place = f" ({began})" if began else "", shell_word(folder)
             again = f"`nas-evidence refit {place} {shell_word(self.given)}`"
             if self.given == GIVEN:
                 again = f"nas_evidence.refit({str(folder)!r}, data)"
             raise UserError(
+                "given-data-changed",
                 f"{folder} belongs to other data{known}; give another study folder as `out`, "
-                f"or train its best architecture on these: {again}"
-            ).with_code("given-data-changed")
+                f"or train its best architecture on these: {again}",
+            )
 
 
 def _taken_alone(spec: DatasetSpec, *, seed: int) -> RawArrays:
@@ -310,10 +312,11 @@ def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
             raise
         folder = "its folder" if base is None else shell_word(base)
         raise ChangedDataError(
+            "kept-data-lost",
             f"{error.what}; it is the study's own copy of its data: "
             "a search with the same data and settings and "
-            f"out={folder} writes it again"
-        ).with_code("kept-data-lost") from None
+            f"out={folder} writes it again",
+        ) from None
 
 
 #: Name -> reader, called as `read(spec, seed=, data_root=)`.
@@ -341,9 +344,10 @@ def _located(
     path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
     if path.exists() and (kind := kind_of(path)) not in (None, spec.name):
         raise UserError(
+            "data-of-another-kind",
             f'{path} holds data of the kind "{kind}", but [dataset] has name = "{spec.name}"; set '
-            f'name = "{kind}"'
-        ).with_code("data-of-another-kind")
+            f'name = "{kind}"',
+        )
     return spec, path
 
 
@@ -447,9 +451,10 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     if name.startswith("y") and not pd.isna(found).any():
         return found.astype(str)
     raise UserError(
+        "array-of-objects",
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
-        ".astype('float32'), or a DataFrame for a table with text"
-    ).with_code("array-of-objects")
+        ".astype('float32'), or a DataFrame for a table with text",
+    )
 
 
 def _are_classes(task: object) -> bool:
@@ -508,14 +513,14 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     if x.dtype.kind in "OUS":
         return _of_table(texts_as_frame(x), y, keys, of_rows)
     if "target" in keys:
-        raise UserError("target names a column of a DataFrame; give arrays with y").with_code(
-            "target-names-no-column"
+        raise UserError(
+            "target-names-no-column", "target names a column of a DataFrame; give arrays with y"
         )
     labels = _listed(y, "y")
     if len(x) != len(labels):
         raise UserError(
-            f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
-        ).with_code("x-y-lengths")
+            "x-y-lengths", f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
+        )
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
     return array_source(arrays, spec, given=GIVEN, images=images)
@@ -526,9 +531,10 @@ def _listed(values: Any, name: str) -> Array:
     found = as_array(values)
     if not found.ndim:
         raise UserError(
+            "values-without-order",
             f"{name} must be a list, an array or a Series, but is a {type(values).__name__}; "
-            "list(...) makes a list of values that have no order or can be read only once"
-        ).with_code("values-without-order")
+            "list(...) makes a list of values that have no order or can be read only once",
+        )
     return found
 
 
@@ -553,34 +559,34 @@ def _of_table(
     for option, values in of_rows.items():
         if values.shape != (len(frame),):
             raise UserError(
+                "option-one-value-per-row",
                 f"{option} must hold one value for each of the {len(frame)} rows, but has the "
-                f"shape {list(values.shape)}; or name a column"
-            ).with_code("option-one-value-per-row")
+                f"shape {list(values.shape)}; or name a column",
+            )
         if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
     if y is not None:
         if "target" in keys:
-            raise UserError("give y or the name of the target column, not both").with_code(
-                "y-and-target"
-            )
+            raise UserError("y-and-target", "give y or the name of the target column, not both")
         name = str(getattr(y, "name", None) or "target")
         values = _listed(y, "y")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim not in (1, 2) or len(values) != len(frame):
             raise UserError(
+                "y-one-value-per-row",
                 f"y must hold one value for each of the {len(frame)} rows, but has the shape "
-                f"{list(values.shape)}"
-            ).with_code("y-one-value-per-row")
+                f"{list(values.shape)}",
+            )
         columns = values.T if values.ndim == 2 else values[None]
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
         names = [f"{n} (y)" if n in frame.columns else n for n in names]
         frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))
         keys["target"] = ",".join(names)
     if "target" not in keys:
-        raise UserError("name the column to predict with target=..., or give y").with_code(
-            "target-or-y-missing"
+        raise UserError(
+            "target-or-y-missing", "name the column to predict with target=..., or give y"
         )
     as_they_are = y is not None and _are_classes(keys.get("task"))
     kept, target = _kept(keys)
@@ -604,12 +610,13 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, Mapping) or not indexed or not len(dataset):
         raise UserError(
+            "data-type",
             "data must be a DataFrame, an array or tensor with y, or a Dataset of pairs (x, y), "
-            f"but got {type(dataset).__name__}"
-        ).with_code("data-type")
+            f"but got {type(dataset).__name__}",
+        )
     first = dataset[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
-        raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
+        raise UserError("no-pairs", "give y, or data whose items are pairs (x, y)")
     items = [dataset[i] for i in range(len(dataset))]
     x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

@@ -131,9 +131,10 @@ def targets_of(
     y_test = y[:0] if test is None else _flat(typed_targets(test, where), where)[0]
     if y.ndim != y_test.ndim or y.shape[1:] != y_test.shape[1:]:
         raise UserError(
+            "target-columns-differ",
             f"{where}: training and test targets must have as many columns, but have shapes "
-            f"{list(y.shape)} and {list(y_test.shape)}"
-        ).with_code("target-columns-differ")
+            f"{list(y.shape)} and {list(y_test.shape)}",
+        )
     for part, place in ((y, where), (y_test, f"test rows, {where}")):
         _check_complete(part, place)
     asked = task
@@ -164,10 +165,11 @@ def check_unordered(values: object, task: Task | None, where: str) -> None:
     if task is None and isinstance(kind, pd.CategoricalDtype) and kind.ordered:
         grades = ", ".join(shortened(name) for name in kind.categories[:LISTED])
         raise UserError(
+            "ordered-grades",
             f"{where} holds ordered grades ({grades}), and there is no likelihood for their "
             "order; give task = classification to ignore it, or their numbers "
-            "(.cat.codes) for a regression"
-        ).with_code("ordered-grades")
+            "(.cat.codes) for a regression",
+        )
 
 
 def check_of_one_type(y: Array, where: str) -> None:
@@ -182,9 +184,10 @@ def check_of_one_type(y: Array, where: str) -> None:
 
     if (twice := merged_objects(y[~pd.isna(y)])) is not None:
         raise UserError(
+            "labels-of-two-types",
             f"{where} holds {twice} as text and as another type, and labels of both could not be "
-            "told apart; write all of one type"
-        ).with_code("labels-of-two-types")
+            "told apart; write all of one type",
+        )
 
 
 def typed_targets(values: ArrayLike, where: str) -> Array:
@@ -209,18 +212,20 @@ def _flat(y: Array, where: str) -> tuple[Array, bool]:
         y = y[:, 0]
     if y.ndim not in (1, 2) or y.size == 0 or not len(y):
         raise UserError(
+            "target-shape",
             f"{where}: targets must be one value per row [n], one-hot or real [n, C], but the "
-            f"shape is {list(y.shape)}"
-        ).with_code("target-shape")
+            f"shape is {list(y.shape)}",
+        )
     if y.ndim == 2 and y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all():
         if (y.sum(1) == 1).all():
             return y.argmax(1), True
         if y.dtype.kind == "b":
             row = int(np.flatnonzero(y.sum(1) != 1)[0])
             raise UserError(
+                "several-labels-per-row",
                 f"{where}: one-hot rows must have exactly one true value, but row {row} has "
-                f"{int(y[row].sum())}; several labels per row are not supported"
-            ).with_code("several-labels-per-row")
+                f"{int(y[row].sum())}; several labels per row are not supported",
+            )
     return y, False
 
 
@@ -231,9 +236,10 @@ def _check_complete(y: Array, where: str) -> None:
     if missing.any():
         rows = np.flatnonzero(missing)
         raise UserError(
+            "target-missing-in-rows",
             f"{where}: {len(rows)} of {len(y)} rows have no value, the first at row {rows[0]}; "
-            "remove those rows"
-        ).with_code("target-missing-in-rows")
+            "remove those rows",
+        )
 
 
 def _is_numbered(y: Array) -> bool:

@@ -51,10 +51,11 @@ def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[
         yield
     except UnicodeEncodeError as error:
         raise UserError(
+            "half-of-a-character",
             f"{where} has the text '{shortened(ascii(error.object)[1:-1])}', and "
             f"{error.object[error.start]!a} is half of a character, which no file can hold; "
-            "read the text with its encoding, or take it out"
-        ).with_code("half-of-a-character") from None
+            "read the text with its encoding, or take it out",
+        ) from None
 
 
 def is_typed(kind: Any) -> bool:
@@ -92,9 +93,10 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
         return values.dt.total_seconds(), "duration"
     if isinstance(kind, np.dtype) and kind.kind == "c":
         raise UserError(
+            "complex-column",
             f"column {str(values.name)!r} holds complex numbers; give their real and imaginary "
-            "parts as two columns"
-        ).with_code("complex-column")
+            "parts as two columns",
+        )
     if isinstance(kind, np.dtype) and kind.kind in "biufM":
         narrow = kind.kind == "f" and kind.itemsize < 4
         wide = kind.kind == "f" and kind.itemsize > 8

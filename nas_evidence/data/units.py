@@ -86,10 +86,11 @@ def too_few(units: Units, needed: int) -> UserError:
     what = "times" if units.in_time else "groups"
     option = "time_column (--time-column)" if units.in_time else "`groups`"
     return UserError(
+        "too-few-units",
         f"the folds and the test split need at least {needed} {what}, but the data have "
         f"{units.count}; set plan.folds=2 for fewer folds, choose other `estimators`, or leave "
-        f"{option} out"
-    ).with_code("too-few-units")
+        f"{option} out",
+    )
 
 
 def check_units(spec: StudySpec, units: Units | None, n_data: int) -> None:
@@ -133,8 +134,8 @@ def units_of(spec: DatasetSpec, values: "pd.Series | Array | None", where: str) 
         if in_time and len(bad) == len(keys):
             remedy = "write times as numbers, or as 2024-01-31, 31.1.2024 or 1/31/2024"
         raise UserError(
-            f"the {what} {name!r} of {where} {shown} in row {row}; {remedy}"
-        ).with_code("unit-of-row")
+            "unit-of-row", f"the {what} {name!r} of {where} {shown} in row {row}; {remedy}"
+        )
     return Units(np.asarray(pd.factorize(keys, sort=in_time)[0], np.int64), in_time)
 
 
@@ -177,17 +178,19 @@ def weights_of(values: "pd.Series | Array", name: str | None, where: str) -> Arr
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])
         raise UserError(
+            "weight-not-whole",
             "weights are counts of rows, so they must be whole numbers from 0 on, but "
             f"{name!r} of {where} is {on_one_line(str(cells[row]))} in row {row}; correct it, or "
-            "multiply all by one number and round"
-        ).with_code("weight-not-whole")
+            "multiply all by one number and round",
+        )
     total = float(numbers.sum())
     if not 0 < total <= MOST_ROWS:
         zero = ": row 0 and all others have weight 0" if total == 0 else ""
         raise UserError(
+            "weights-sum",
             f"the weights {name!r} of {where} must add up to 1 to {MOST_ROWS:,} rows, but add up "
-            f"to {total:,.0f}{zero}; scale them"
-        ).with_code("weights-sum")
+            f"to {total:,.0f}{zero}; scale them",
+        )
     return numbers.astype(np.int64)
 
 

@@ -54,9 +54,10 @@ def cancel(
     row = read_log(folder).state.rows.get(trial_id)
     if row is None:
         raise UserError(
+            "cancel-driver-ended",
             f"the driver of {store.place} ended before it could cancel trial {trial_id}; "
-            "resume the study first."
-        ).with_code("cancel-driver-ended")
+            "resume the study first.",
+        )
     return f"trial {trial_id}: {row.status}"
 
 
@@ -74,14 +75,15 @@ def _check(folder: Path, place: str, trial_id: int | None) -> None:
     now = study_status(folder)
     if trial_id is not None and (row := read_log(folder).state.rows.get(trial_id)) is not None:
         raise UserError(
-            f"trial {trial_id} of {place} has already ended ({row.status})."
-        ).with_code("cancel-trial-ended")
+            "cancel-trial-ended", f"trial {trial_id} of {place} has already ended ({row.status})."
+        )
     if now.state != "running":
         raise UserError(
-            f"{place} is not running ({now.state}), so there is nothing to cancel."
-        ).with_code("cancel-study-not-running")
+            "cancel-study-not-running",
+            f"{place} is not running ({now.state}), so there is nothing to cancel.",
+        )
     if trial_id is not None and trial_id not in now.running:
         running = f"; running: {', '.join(map(str, now.running))}" if now.running else ""
-        raise UserError(f"trial {trial_id} of {place} is not running{running}.").with_code(
-            "cancel-trial-not-running"
+        raise UserError(
+            "cancel-trial-not-running", f"trial {trial_id} of {place} is not running{running}."
         )

@@ -135,7 +135,7 @@ class WorkingCopy:
             raise StudyError(mistakes) from None
         except UserError as error:
             if type(error) is UserError:
-                raise UserError(self._named(str(error))).with_code(error.code) from None
+                raise UserError(error.code, self._named(str(error))) from None
             raise
 
     def _named(self, text: str) -> str:
@@ -209,8 +209,9 @@ def working_copy(place: str, scratch: Path | None = None) -> WorkingCopy:
     """
     if "\0" in place:
         raise UserError(
-            f"{place!r} has a character of code 0, which no folder has; correct the path."
-        ).with_code("place-of-code-0")
+            "place-of-code-0",
+            f"{place!r} has a character of code 0, which no folder has; correct the path.",
+        )
     return Mirror(place, scratch) if is_uri(place) else WorkingCopy(Path(place).expanduser())
 
 
@@ -615,7 +616,7 @@ class MirroredExecutor:
         attempt = self._names.get((event.trial_id, event.attempt))
         if isinstance(event, Lost):
             if event.kind is LossKind.STORE:
-                raise StoreError(event.cause).with_code("store-lost-on-worker")
+                raise StoreError("store-lost-on-worker", event.cause)
         elif isinstance(event, SliceReport):
             if event.epoch and attempt and event.saved:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")

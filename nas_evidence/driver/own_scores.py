@@ -58,8 +58,8 @@ def check_own_scores(study: StudySpec, arrays: ArrayData) -> None:
     except _MISTAKES as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(
-            f"the score {name!r} fails on a network of one epoch: {why}; correct it"
-        ).with_code("score-fails") from error
+            "score-fails", f"the score {name!r} fails on a network of one epoch: {why}; correct it"
+        ) from error
     except Exception as error:
         if isinstance(error, UserError) and error.code == "score-no-number":
             raise

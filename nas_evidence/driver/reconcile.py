@@ -55,13 +55,14 @@ def restored(
             stored warm start is damaged.
     """
     if between := between_replicates(study, done, stems):
-        raise UserError(f"{folder}: {between[0]}.").with_code("replicates-contradict")
+        raise UserError("replicates-contradict", f"{folder}: {between[0]}.")
     if against := [*contradictions(study, asked, done), *against]:
         raise UserError(
+            "files-contradict",
             f"{folder}/{LOG} contradicts the study's other files: {against[0]}; restore what was "
             f"copied there, or let the results decide: `nas-evidence repair "
-            f"{shell_word(folder)}`."
-        ).with_code("files-contradict")
+            f"{shell_word(folder)}`.",
+        )
     known = known_proposals(study, asked, done)
     proposer = make(study, kept_warm_start(study, folder))
     told, n_asked, end = dict[int, ProposalResult](), 0, 1 + max(known, default=-1)

@@ -203,9 +203,10 @@ def _check_trained_on(folder: Path, study: StudySpec, now: str) -> None:
         return
     if recorded or ran != {content_hash(study, "")}:
         raise UserError(
+            "repair-with-other-data",
             f"study.toml or the data set '{study.dataset.name}' is not that of the trials; "
-            "restore it, then repair again."
-        ).with_code("repair-with-other-data")
+            "restore it, then repair again.",
+        )
 
 
 def _ran(folder: Path) -> set[str]:

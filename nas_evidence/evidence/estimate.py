@@ -200,18 +200,20 @@ def check_prior_word(given: object) -> None:
     """
     if isinstance(given, str) and given != "fit":
         raise UserError(
+            "prior-precision-word",
             "`prior_precision` must be a number, one number for each free parameter tensor, or "
-            f'"fit" for those that maximise the evidence, but got {given!r}'
-        ).with_code("prior-precision-word")
+            f'"fit" for those that maximise the evidence, but got {given!r}',
+        )
 
 
 def _loaded(model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
     """Return the rows of a loader or a data set on the device of the model."""
     if isinstance(data, Tensor):
         raise UserError(
+            "targets-missing",
             "`targets` must be given with a tensor of inputs; only a DataLoader, a Dataset or a "
-            "list of pairs has both"
-        ).with_code("targets-missing")
+            "list of pairs has both",
+        )
     rows, parameter = visited_rows(data), next(model.parameters(), torch.zeros(0))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
@@ -222,8 +224,9 @@ def _exact_diagonal(kind: str) -> str:
     trace = CURVATURES[kind].trace
     if trace is None:
         raise UserError(
-            f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}"
-        ).with_code("trace-ratio-kind")
+            "trace-ratio-kind",
+            f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}",
+        )
     return trace
 
 
@@ -242,21 +245,22 @@ def checked_likelihood(
     if name not in LIKELIHOODS:
         *others, last = (f'"{one}"' for one in LIKELIHOODS)
         raise UserError(
+            "unknown-likelihood",
             f"`likelihood` must be {', '.join(others)} or {last}, but got {name!r}"
-            f"{meant(name, LIKELIHOODS)}"
-        ).with_code("unknown-likelihood")
+            f"{meant(name, LIKELIHOODS)}",
+        )
     of = declared(name)
     given = {"noise_std": noise_std is not None, "temperature": temperature != 1}
     for key in (key for key, is_given in given.items() if is_given and key != of.scale):
         its = " or ".join(f'"{one}"' for one, other in LIKELIHOODS.items() if other.scale == key)
-        raise UserError(f'`{key}` is for likelihood = {its}, not "{name}"').with_code(
-            "scale-of-another-likelihood"
+        raise UserError(
+            "scale-of-another-likelihood", f'`{key}` is for likelihood = {its}, not "{name}"'
         )
     if of.scale != "noise_std":
         return make_likelihood(name, positive("temperature", temperature))
     if noise_std is None:
-        raise UserError(f'`noise_std` must be given for likelihood = "{name}"').with_code(
-            "noise-std-missing"
+        raise UserError(
+            "noise-std-missing", f'`noise_std` must be given for likelihood = "{name}"'
         )
     return noise_of_numbers(noise_std)
 
@@ -277,9 +281,10 @@ def noise_of_numbers(noise_std: Any) -> Gaussian:
     ]
     if not values or any(isinstance(v, bool) or not isinstance(v, Real) for v in values):
         raise UserError(
+            "noise-std-no-number",
             "`noise_std` must be a number, or a list of one number for each output, but got "
-            f"{shortened(repr(noise_std))}"
-        ).with_code("noise-std-no-number")
+            f"{shortened(repr(noise_std))}",
+        )
     numbers = [positive("noise_std", value) for value in values]
     return gaussian(numbers) if several else Gaussian(numbers[0])
 
@@ -292,8 +297,9 @@ def check_model(model: object) -> None:
     """
     if not isinstance(model, nn.Module):
         raise UserError(
-            f"`model` must be a torch.nn.Module, but got a {type(model).__name__}"
-        ).with_code("model-not-a-module")
+            "model-not-a-module",
+            f"`model` must be a torch.nn.Module, but got a {type(model).__name__}",
+        )
 
 
 def check_data(inputs: Tensor, targets: Tensor) -> None:
@@ -305,10 +311,11 @@ def check_data(inputs: Tensor, targets: Tensor) -> None:
     for name, given in (("inputs", inputs), ("targets", targets)):
         if not isinstance(given, Tensor) or given.ndim == 0:
             raise UserError(
+                "not-a-tensor",
                 f"`{name}` must be a tensor with one row per datum, but got "
                 f"{'a single number' if isinstance(given, Tensor) else type(given).__name__}; "
-                "torch.as_tensor converts an array or a list"
-            ).with_code("not-a-tensor")
+                "torch.as_tensor converts an array or a list",
+            )
         # The sum is fast, and is finite only if all values are.
         if given.is_floating_point() and not bool(given.detach().sum().isfinite()):
             bad = (
@@ -318,33 +325,37 @@ def check_data(inputs: Tensor, targets: Tensor) -> None:
             )
             if bool(bad.any()):
                 raise UserError(
+                    "tensor-not-finite",
                     f"`{name}` must be finite, but {int(bad.sum())} rows are not, the first at "
-                    f"row {int(bad.nonzero()[0])}; remove or fix them"
-                ).with_code("tensor-not-finite")
+                    f"row {int(bad.nonzero()[0])}; remove or fix them",
+                )
 
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UserError(
+            "rows-differ",
             f"`inputs` and `targets` must have the same number of rows, at least one, but have "
-            f"{len(inputs)} and {len(targets)}"
-        ).with_code("rows-differ")
+            f"{len(inputs)} and {len(targets)}",
+        )
 
 
 def _check_reduced(kind: str, paths: Collection[str]) -> None:
     if isinstance(paths, str):
         raise UserError(
-            f"`kfac_reduce` must be a list of module paths, but got {paths!r}"
-        ).with_code("kfac-reduce-not-paths")
+            "kfac-reduce-not-paths",
+            f"`kfac_reduce` must be a list of module paths, but got {paths!r}",
+        )
     if paths and not CURVATURES[kind].is_factored:
         raise UserError(
-            f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}"
-        ).with_code("kfac-reduce-kind")
+            "kfac-reduce-kind",
+            f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}",
+        )
 
 
 def _whole(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or value < 1:
         raise UserError(
-            f"`{name} >= 1` must hold for a whole number, but got {value!r}"
-        ).with_code("not-a-count")
+            "not-a-count", f"`{name} >= 1` must hold for a whole number, but got {value!r}"
+        )
     return int(value)
 
 
@@ -360,6 +371,6 @@ def positive(name: str, value: Any) -> float:
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
         raise UserError(
-            f"`{name} > 0` must hold for a finite number, but got {value!r}"
-        ).with_code("not-positive")
+            "not-positive", f"`{name} > 0` must hold for a finite number, but got {value!r}"
+        )
     return number

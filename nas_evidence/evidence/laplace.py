@@ -63,13 +63,15 @@ def laplace_estimate(
         ValueError: for an impossible precision or power, or a correction without a gradient.
     """
     if not (likelihood_power > 0 and math.isfinite(likelihood_power)):
-        raise UserError(f"`likelihood_power > 0` must hold, but got {likelihood_power}").with_code(
-            "likelihood-power-not-positive"
+        raise UserError(
+            "likelihood-power-not-positive",
+            f"`likelihood_power > 0` must hold, but got {likelihood_power}",
         )
     if at_mode_correction and pass_.gradient is None:
         raise UserError(
-            "`at_mode_correction` needs a curvature pass with `diagnose=True`"
-        ).with_code("correction-without-diagnosis")
+            "correction-without-diagnosis",
+            "`at_mode_correction` needs a curvature pass with `diagnose=True`",
+        )
     names = pass_.curvature.names
     precision = checked_precision(names, prior_precision)
     note = _not_finite(pass_, squared_norms(model))
@@ -230,25 +232,28 @@ def checked_precision(
         if set(given) != set(names):
             bad = sorted(set(given) ^ set(names))
             raise UserError(
+                "prior-precision-names",
                 "`prior_precision` must name each free parameter tensor once, but these are "
-                f"missing, unknown or constant: {', '.join(bad)}"
-            ).with_code("prior-precision-names")
+                f"missing, unknown or constant: {', '.join(bad)}",
+            )
         numbers = [given[name] for name in names]
     try:
         precision = torch.as_tensor(numbers, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
+            "prior-precision-form",
             "`prior_precision` must be a number, one number per parameter tensor in their order, "
-            f"or a mapping of their names to numbers, but got {given!r}"
-        ).with_code("prior-precision-form") from error
+            f"or a mapping of their names to numbers, but got {given!r}",
+        ) from error
     precision = precision if precision.ndim else precision.expand(len(names))
     positive = bool(((precision > 0) & precision.isfinite()).all())
     if precision.shape != (len(names),) or not positive:
         raise UserError(
+            "prior-precision-values",
             f"`prior_precision` must hold {len(names)} finite values > 0, one for each free "
             f"parameter tensor, but got {len(precision.flatten())}: "
-            f"{precision.flatten()[:20].tolist()}"
-        ).with_code("prior-precision-values")
+            f"{precision.flatten()[:20].tolist()}",
+        )
     return precision
 
 

@@ -59,16 +59,17 @@ def last_layer_of(
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise UserError(
-            "the last layer must be linear, but the model has no linear layer"
-        ).with_code("no-linear-layer")
+            "no-linear-layer", "the last layer must be linear, but the model has no linear layer"
+        )
     head, seen = heads[-1], []
     for name, value in (("weight", head.weight), ("bias", head.bias)):
         if value is not None and not isinstance(value, nn.Parameter):
             raise UserError(
+                "last-layer-frozen",
                 f"the {name} of the last linear layer has requires_grad=False, but the evidence "
                 "of the last layer is that of all its parameters; leave it free, or use two_fold "
-                "in `estimators`"
-            ).with_code("last-layer-frozen")
+                "in `estimators`",
+            )
     width = head.in_features + (head.bias is not None)
     n = len(inputs) if rows is None else len(rows)
     if rows is not None and isinstance(inputs, Tensor):  # rows of a file are found on the CPU
@@ -84,10 +85,11 @@ def last_layer_of(
             outputs = model(some.to(own[0].dtype))
             if len(seen) != 1 or seen[0][0].ndim != 2 or not torch.equal(seen[0][1], outputs):
                 raise UserError(
+                    "last-layer-not-the-output",
                     "the outputs must be those of the last linear layer, called once with inputs "
                     f"[n, d], but {type(model).__name__} computes them otherwise; use two_fold in "
-                    "`estimators`"
-                ).with_code("last-layer-not-the-output")
+                    "`estimators`",
+                )
             features.append(seen.pop()[0].double())
     handle.remove()
     precisions = prior_precision.to(own[0].device, torch.float64)
@@ -124,14 +126,16 @@ def late_given_early(
     """
     if not 0 < n_early < len(layer.features):
         raise UserError(
-            f"`0 < n_early < n_data` must hold, but got {n_early} of {len(layer.features)}"
-        ).with_code("n-early-out-of-range")
+            "n-early-out-of-range",
+            f"`0 < n_early < n_data` must hold, but got {n_early} of {len(layer.features)}",
+        )
     place = declared(likelihood.name).last_layer
     if place is None:
         raise UserError(
+            "last-layer-formula",
             f"conditional_evidence has no formula for {likelihood.name} targets; use two_fold in "
-            "`estimators`"
-        ).with_code("last-layer-formula")
+            "`estimators`",
+        )
     formula: LastLayerFormula = imported(place)
     return formula.density(
         layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct

@@ -46,9 +46,10 @@ def flat_log_likelihood(
     """
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UserError(
+            "rows-differ",
             f"`inputs` and `targets` must have the same number of rows, at least one, but "
-            f"have {len(inputs)} and {len(targets)}"
-        ).with_code("rows-differ")
+            f"have {len(inputs)} and {len(targets)}",
+        )
     network = as_constants(copy.deepcopy(model)).double().eval().requires_grad_(False)
     names, shapes, sizes = zip(
         *((name, p.shape, p.numel()) for name, p in network.named_parameters()), strict=True

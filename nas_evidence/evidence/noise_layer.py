@@ -55,10 +55,11 @@ def refuse_too_large(n: int, d: int) -> None:
     """
     if n * n * min(n, d) > MOST_WORK:
         raise UserError(
+            "noise-layer-too-large",
             f"conditional_evidence of a heteroscedastic last layer needs rows² x features <= "
             f"{MOST_WORK:g}, but got {n} rows and {d} features; use two_fold in `estimators`, "
-            'narrower networks, or likelihood = "gaussian"'
-        ).with_code("noise-layer-too-large")
+            'narrower networks, or likelihood = "gaussian"',
+        )
 
 
 def of_noise(
@@ -143,9 +144,10 @@ class _NoisePosterior:
         v, last = _descended(lambda v: self._loss(position(v)), slope, root.mT @ b)
         if not 0.5 * float(last.square().sum()) <= _AT_MODE * len(self.y):
             raise UserError(
+                "noise-layer-without-optimum",
                 f"the noise of the last layer has no optimum after {_STEPS} steps; the prior may "
-                "be too wide"
-            ).with_code("noise-layer-without-optimum")
+                "be too wide",
+            )
         return position(v)
 
     def _root(self) -> Tensor:

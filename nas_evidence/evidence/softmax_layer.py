@@ -276,9 +276,10 @@ class _SoftmaxPosterior:
             if self._is_optimum(v):
                 return v
         raise UserError(
+            "last-layer-without-optimum",
             f"the last layer has no optimum after {_NEWTON_STEPS} steps of Newton's method; "
-            "it may be separable under a prior that is too wide"
-        ).with_code("last-layer-without-optimum")
+            "it may be separable under a prior that is too wide",
+        )
 
     def _is_optimum(self, v: Tensor) -> bool:
         """Tell whether gᵀ H⁻¹ g, twice what is left to gain, is small beside the fit."""

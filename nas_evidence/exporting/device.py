@@ -139,7 +139,8 @@ def device_again(
         else f", or take a trial whose weights are kept: trial_id={kept} (--trial)"
     )
     raise UserError(
+        "retraining-device",
         f"trial {int(row['trial_id'])} was trained on {then} and its weights are not here, but "
         f"{here}: another kind of device gives other weights. Run this on a machine with such a "
-        f"GPU{other}."
-    ).with_code("retraining-device")
+        f"GPU{other}.",
+    )

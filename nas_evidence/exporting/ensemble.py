@@ -106,8 +106,9 @@ def export_ensemble(
     """
     if (to / "model.safetensors").exists() or is_mixture(to):
         raise UserError(
-            f"{to} holds the export of one architecture; choose another folder for the ensemble."
-        ).with_code("folder-of-one-network")
+            "folder-of-one-network",
+            f"{to} holds the export of one architecture; choose another folder for the ensemble.",
+        )
     check_place(to, force=force)
     if onnx:
         check_installed()
@@ -269,9 +270,10 @@ def best_trials(tables: StudyTables, top: int) -> list[int]:
     standings = tables.standings.first()
     if not 1 <= top <= len(standings):
         raise UserError(
+            "top-out-of-range",
             f"top must be from 1 to {len(standings)}, the number of architectures with a "
-            f"complete trial and a valid {tables.spec.objective}, but got {top}."
-        ).with_code("top-out-of-range")
+            f"complete trial and a valid {tables.spec.objective}, but got {top}.",
+        )
     return [standing.trial_id for standing in standings[:top]]
 
 
@@ -315,9 +317,10 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
         lost = [w.assignment.trial_id for w, t in zip(winners, unseen, strict=True)
                 if not (t[:, -1] > 0).any()]  # fmt: skip
         raise UserError(
+            "ensemble-without-common-data",
             f"no datum is predicted by all networks: on parts of the data the trainings of trials "
-            f"{lost or 'of different folds'} diverged; choose a smaller `top`."
-        ).with_code("ensemble-without-common-data")
+            f"{lost or 'of different folds'} diverged; choose a smaller `top`.",
+        )
     each = []
     for table, winner in zip(unseen, winners, strict=True):
         own = targets_of_folds(data, winner.assignment)

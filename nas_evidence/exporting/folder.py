@@ -190,15 +190,17 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
         if trial_id not in complete:
             known = ", ".join(str(i) for i in sorted(complete)) or "none"
             raise UserError(
-                f"trial {trial_id} is not complete; complete trials: {known}."
-            ).with_code("trial-not-complete")
+                "trial-not-complete",
+                f"trial {trial_id} is not complete; complete trials: {known}.",
+            )
         return trial_id
     study, best = tables.spec, tables.standings.best
     if best is None:
         raise UserError(
+            "no-winner",
             f"no complete trial of study '{study.name}' has a valid {study.objective}; "
-            "continue it with `nas-evidence resume`."
-        ).with_code("no-winner")
+            "continue it with `nas-evidence resume`.",
+        )
     return best.trial_id
 
 

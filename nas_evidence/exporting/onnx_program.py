@@ -34,9 +34,10 @@ def check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(
+            "onnx-needs-packages",
             f"`onnx` needs {', '.join(missing)}: install it with `pip install '.[onnx]'` in a "
-            "clone."
-        ).with_code("onnx-needs-packages")
+            "clone.",
+        )
 
 
 def write_onnx(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> float:

@@ -152,8 +152,8 @@ class ModelPosterior:
             ValueError: for a network that has changed, or a number that is none.
         """
         if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
-            raise UserError(f"`n >= 1` must hold for a whole number, but got {n!r}").with_code(
-                "draws-not-a-count"
+            raise UserError(
+                "draws-not-a-count", f"`n >= 1` must hold for a whole number, but got {n!r}"
             )
         n, generator = int(n), _seeded(seed)
         self._check_state()
@@ -177,8 +177,9 @@ class ModelPosterior:
         path = Path(path)
         if path.is_dir() or not path.parent.is_dir():
             raise UserError(
-                f"`path` must name a file in a folder that exists, but got {path}"
-            ).with_code("posterior-path")
+                "posterior-path",
+                f"`path` must name a file in a folder that exists, but got {path}",
+            )
         self._check_state()
         kind = type(self.likelihood).__name__
         more = {
@@ -213,8 +214,9 @@ class ModelPosterior:
             prior, state = parsed_json(header["prior_precision"]), header["network"]
         except (LookupError, TypeError, ValueError, AttributeError):
             raise DamagedError(
-                f"{path} is no posterior of `nas_evidence.posterior`; write one with its `save`."
-            ).with_code("not-a-posterior") from None
+                "not-a-posterior",
+                f"{path} is no posterior of `nas_evidence.posterior`; write one with its `save`.",
+            ) from None
         device = next(model.parameters(), torch.zeros(0)).device
         loaded = cls(model, found.to(device), likelihood, prior, state, header.get("note", ""))
         loaded._check_state()
@@ -223,9 +225,10 @@ class ModelPosterior:
     def _check_state(self) -> None:
         if _digest(self.model) != self._state:
             raise UserError(
+                "posterior-of-other-weights",
                 "the network has other weights than those that the posterior is of; make a new "
-                "one with `nas_evidence.posterior`, or load the weights that were saved with it"
-            ).with_code("posterior-of-other-weights")
+                "one with `nas_evidence.posterior`, or load the weights that were saved with it",
+            )
 
 
 def posterior(
@@ -270,9 +273,10 @@ def posterior(
     """
     if structure not in STRUCTURES:
         raise UserError(
+            "unknown-structure",
             f"`structure` must be one of {', '.join(STRUCTURES)}, but got {structure!r}"
-            f"{meant(structure, STRUCTURES)}"
-        ).with_code("unknown-structure")
+            f"{meant(structure, STRUCTURES)}",
+        )
     check_model(model)
     noise = checked_likelihood(likelihood, noise_std, temperature)
     power = positive("likelihood_power", likelihood_power)
@@ -283,9 +287,10 @@ def posterior(
     y = noise.shaped(rows.y).to(x.device)
     if bad := [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]:
         raise UserError(
+            "posterior-weights-not-finite",
             f"the weights of the model must be finite, but not all of {', '.join(bad)} are; train "
-            "it again with a lower learning rate"
-        ).with_code("posterior-weights-not-finite")
+            "it again with a lower learning rate",
+        )
     if rows.shorter is not None:
         check_padding(model, *(part.to(x.device) for part in rows.shorter))
     check_prior_word(prior_precision)
@@ -299,9 +304,10 @@ def posterior(
         passed = posterior_pass("full_ggn" if few else "kfac_ggn", model, x, y, noise)
     except UnsupportedLayerError as error:
         raise UserError(
+            "posterior-without-factors",
             f"the posterior needs Kronecker factors: {error}; with few parameters "
-            'structure="full" takes any layer'
-        ).with_code("posterior-without-factors") from None
+            'structure="full" takes any layer',
+        ) from None
     note = ""
     if fit:
         precision, note = fitted_precision([passed], model, precision, power)
@@ -342,8 +348,9 @@ def _inputs(model: nn.Module, given: Any) -> Tensor:
         x = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
         raise UserError(
-            f"inputs must be a tensor or an array [n, ...], but got a {type(given).__name__}"
-        ).with_code("inputs-not-a-tensor") from None
+            "inputs-not-a-tensor",
+            f"inputs must be a tensor or an array [n, ...], but got a {type(given).__name__}",
+        ) from None
     parameter = next(model.parameters())
     return x.detach().to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
 
@@ -368,9 +375,10 @@ def _outputs(model: nn.Module, x: Tensor) -> Tensor:
             return outputs
         why = f"it returns {list(outputs.shape)}"
     raise UserError(
+        "posterior-inputs",
         f"the model cannot process inputs {list(x.shape)} of {x.dtype}: {why}; give rows "
-        "[n, ...] like those of the training"
-    ).with_code("posterior-inputs") from cause
+        "[n, ...] like those of the training",
+    ) from cause
 
 
 def _seeded(seed: object) -> torch.Generator:
@@ -381,8 +389,8 @@ def _seeded(seed: object) -> torch.Generator:
     """
     whole = int(seed) if isinstance(seed, Integral) and not isinstance(seed, bool) else -1
     if not 0 <= whole < 2**63:
-        raise UserError(f"`seed` must be a whole number from 0, but got {seed!r}").with_code(
-            "posterior-seed"
+        raise UserError(
+            "posterior-seed", f"`seed` must be a whole number from 0, but got {seed!r}"
         )
     return torch.Generator().manual_seed(whole)
 

@@ -102,9 +102,10 @@ class Prediction:
         """
         if self.probabilities is None:
             raise UserError(
+                "labels-of-real-targets",
                 f"{', '.join(self.target_names)}: real targets have no labels; take `mean`, or "
-                "`low` and `high`"
-            ).with_code("labels-of-real-targets")
+                "`low` and `high`",
+            )
         return decided(self.probabilities, self.threshold, class_weights=self.class_weights)
 
     @property
@@ -118,10 +119,11 @@ class Prediction:
         chosen = self.chosen
         if without := int((chosen == NONE).sum()):
             raise UserError(
+                "probability-not-a-number",
                 f"{without} of {len(chosen)} rows have no class: their probabilities are not "
                 "numbers, so the network has diverged; export another trial, with trial_id "
-                "(--trial)."
-            ).with_code("probability-not-a-number")
+                "(--trial).",
+            )
         return np.asarray(np.array(self.classes)[chosen])
 
     @property
@@ -133,9 +135,10 @@ class Prediction:
         """
         if self.density is None:
             raise UserError(
+                "density-of-classes",
                 f"classes have no density: {shortened(', '.join(map(str, self.classes)))}; take "
-                "`probabilities` or `labels`"
-            ).with_code("density-of-classes")
+                "`probabilities` or `labels`",
+            )
         return self.density
 
     @property
@@ -303,8 +306,8 @@ class Prediction:
         truth = typed_targets(truth, "the true values")
         n = len(self.real.mean if self.probabilities is None else self.probabilities)
         if len(truth) != n:
-            raise UserError(f"there are {n} predictions, but {len(truth)} true values").with_code(
-                "truth-length"
+            raise UserError(
+                "truth-length", f"there are {n} predictions, but {len(truth)} true values"
             )
         if self.probabilities is None:
             return self._known_numbers(truth)
@@ -318,9 +321,10 @@ class Prediction:
         if None in found:
             unknown = truth.ravel()[found.index(None)]
             raise UserError(
+                "unknown-true-label",
                 f"true label {str(unknown)!r} is not among the classes of the model: "
-                f"{', '.join(map(str, self.classes))}"
-            ).with_code("unknown-true-label")
+                f"{', '.join(map(str, self.classes))}",
+            )
         return np.array(found)
 
     def _known_numbers(self, truth: np.ndarray) -> np.ndarray:
@@ -328,9 +332,10 @@ class Prediction:
         shape, named = self.real.mean.shape, ", ".join(map(repr, self.targets)) or "y"
         if truth.size != np.prod(shape):
             raise UserError(
+                "truth-shape",
                 f"column {named} must hold the true targets {list(shape)}, but has the shape "
-                f"{list(truth.shape)}; leave it out to predict only"
-            ).with_code("truth-shape")
+                f"{list(truth.shape)}; leave it out to predict only",
+            )
         try:
             found = np.asarray(truth.astype(np.float64).reshape(shape))
         except (ValueError, TypeError):
@@ -340,11 +345,12 @@ class Prediction:
             return found
         row, column = np.argwhere(~np.isfinite(found))[0]
         raise UserError(
+            "truth-not-numbers",
             f"column {named} must hold the true targets as finite numbers, but row "
             f"{row if self.index is None else shortened(self.index[row])} has "
             f"{shortened(truth.reshape(shape)[row, column])!r}; correct it, or leave the column "
-            "out to predict only"
-        ).with_code("truth-not-numbers")
+            "out to predict only",
+        )
 
 
 #: Predictions of rows out of fold, and the rows [m].
@@ -460,13 +466,15 @@ def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
     for p in probabilities:
         if not 0 < p < 1:
             raise UserError(
-                f"quantiles must lie between 0 and 1, but got {p:g}; give for example 0.1 and 0.9"
-            ).with_code("quantile-out-of-range")
+                "quantile-out-of-range",
+                f"quantiles must lie between 0 and 1, but got {p:g}; give for example 0.1 and 0.9",
+            )
     if len(probabilities) and classes:
         raise UserError(
+            "quantiles-of-classes",
             "quantiles are of real targets, but these are classes, whose probabilities are "
-            "columns anyway; leave them out"
-        ).with_code("quantiles-of-classes")
+            "columns anyway; leave them out",
+        )
 
 
 def _text(value: Any) -> str:

@@ -70,13 +70,12 @@ def check_method(method: str, level: float) -> None:
     """
     if method not in METHODS:
         raise UserError(
+            "unknown-method",
             f"method must be one of {', '.join(METHODS)}, but got {method!r}"
-            f"{meant(method, METHODS)}"
-        ).with_code("unknown-method")
-    if not isinstance(level, Real) or not 0 < level < 1:
-        raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
-            "level-out-of-range"
+            f"{meant(method, METHODS)}",
         )
+    if not isinstance(level, Real) or not 0 < level < 1:
+        raise UserError("level-out-of-range", f"level must lie between 0 and 1, but got {level!r}")
 
 
 def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
@@ -175,9 +174,10 @@ class Predictor:
                 raise LookupError(f"{ENSEMBLE} names no member")
         if lost := [name for _, name in named if name not in homes]:
             raise UserError(
+                "export-member-missing",
                 f"{folder}/{ENSEMBLE} names the member {lost[0]!r}, which is not in "
-                f"{folder}/members; export the ensemble again."
-            ).with_code("export-member-missing")
+                f"{folder}/members; export the ensemble again.",
+            )
         members = [
             (weight, cls.load(homes[name], allow_code=allow_code)) for weight, name in named
         ]
@@ -200,9 +200,10 @@ class Predictor:
         found = found if y is None else found.with_truth(y)
         if found.inputs.shape[1:] != expected:
             raise UserError(
+                "example-shape",
                 f"an example must have the shape {list(expected)} of the training data, but has "
-                f"{list(found.inputs.shape[1:])}"
-            ).with_code("example-shape")
+                f"{list(found.inputs.shape[1:])}",
+            )
         if (known := self.meaning.get("input_range")) is not None:
             found = replace(found, doubts=(*found.doubts, *unlike_range(found.inputs, *known)))
         if np.isnan(found.inputs).any():
@@ -274,8 +275,8 @@ class Predictor:
         self, inputs: np.ndarray, method: str, level: float, seed: int, raw: bool
     ) -> Prediction:
         if method != "map" and self.posterior is None:
-            raise UserError('this export has no posterior; use method = "map"').with_code(
-                "export-without-posterior"
+            raise UserError(
+                "export-without-posterior", 'this export has no posterior; use method = "map"'
             )
         generator = torch.Generator().manual_seed(seed) if method == "mc" else None
         factor = 1.0 if raw else float(self.meaning.get("spread_factor", 1.0))
@@ -299,9 +300,10 @@ class Predictor:
         """
         if not self.classes:
             raise UserError(
+                "probabilities-of-real-targets",
                 "predict_proba is of classes, but this network predicts the real targets "
-                f"{', '.join(self.targets)}; use predict, whose result has mean and std"
-            ).with_code("probabilities-of-real-targets")
+                f"{', '.join(self.targets)}; use predict, whose result has mean and std",
+            )
         found = self.predict(data, method=method).probabilities
         assert found is not None
         return found
@@ -344,9 +346,10 @@ class Predictor:
         if labelled is None:
             name = f"the target {', '.join(self.targets)}" if self.targets else "the target"
             raise UserError(
+                "evaluate-without-target",
                 f"metrics compare with the truth, but the data do not hold {name}; add it, or "
-                "give the true values as y"
-            ).with_code("evaluate-without-target")
+                "give the true values as y",
+            )
         same = given.weights is None and len(labelled.inputs) == len(given.inputs)
         if predicted is None or not same:
             predicted = self.predict(labelled, method=method, level=level, metric=metric, raw=raw)

@@ -162,8 +162,8 @@ def load_exported(folder: str | Path, *, allow_code: bool = False) -> Exported:
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
     if not any((folder / name).is_file() for name in names):
-        raise UserError(f"{folder} is not an export folder: it has no {names[1]}.").with_code(
-            "not-an-export"
+        raise UserError(
+            "not-an-export", f"{folder} is not an export folder: it has no {names[1]}."
         )
     check_files(folder, *names)
     try:
@@ -183,9 +183,10 @@ def load_exported(folder: str | Path, *, allow_code: bool = False) -> Exported:
 def _not_sound(folder: Path, error: Exception) -> UserError:
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UserError(
+        "export-not-sound",
         f"{folder} is not a sound export: its files do not fit together ({why}); export the "
-        "trial again."
-    ).with_code("export-not-sound")
+        "trial again.",
+    )
 
 
 def read_exported(folder: Path) -> Exported:
@@ -195,8 +196,8 @@ def read_exported(folder: Path) -> Exported:
     state = network_only(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
     if not _is_small(described, state):
-        raise UserError("the weights are not those of this architecture").with_code(
-            "weights-of-another-architecture"
+        raise UserError(
+            "weights-of-another-architecture", "the weights are not those of this architecture"
         )
     shape, generator = tuple(described["input_shape"]), torch.Generator().manual_seed(0)
     model = build(architecture, shape, width, generator, stored_bins(state, "model."))
@@ -245,9 +246,10 @@ def _code_of_export(folder: Path, *, allowed: bool) -> Code:
         return known
     if not allowed:
         raise UserError(
+            "export-code-not-allowed",
             f"{folder} has the family {family}: code from outside nas-evidence, which runs only "
-            "with allow_code=True."
-        ).with_code("export-code-not-allowed")
+            "with allow_code=True.",
+        )
     return code_of([family], [Path.cwd()], kept)
 
 

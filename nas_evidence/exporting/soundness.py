@@ -102,9 +102,10 @@ def check_no_stack(to: Path) -> None:
     """
     if (to / ENSEMBLE).exists() and not is_mixture(to):
         raise UserError(
+            "folder-of-an-ensemble",
             f"{to} holds an ensemble of several architectures; choose another folder for the "
-            "winner."
-        ).with_code("folder-of-an-ensemble")
+            "winner.",
+        )
 
 
 def is_mixture(folder: Path) -> bool:
@@ -132,9 +133,10 @@ def check_files(folder: Path, *names: str) -> None:
     """
     if wrong := wrong_sums(folder, names):
         raise UserError(
+            "export-damaged",
             f"{folder}/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; export the "
-            "trial again."
-        ).with_code("export-damaged")
+            "trial again.",
+        )
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -146,10 +148,11 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = parsed_json((folder / name).read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise UserError("it is no object").with_code("json-no-object")
+            raise UserError("json-no-object", "it is no object")
     except ValueError as error:
-        raise UserError(f"{folder}/{name} is damaged: {error}; export the trial again.").with_code(
-            "export-json-unreadable"
+        raise UserError(
+            "export-json-unreadable",
+            f"{folder}/{name} is damaged: {error}; export the trial again.",
         ) from None
     return found
 
@@ -168,9 +171,10 @@ def fitting_together(folder: Path) -> Iterator[None]:
     except Exception as error:  # whatever a description of others may lead to
         why = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
+            "export-not-fitting",
             f"{folder} is not a sound export: its files do not fit together "
-            f"({type(error).__name__}: {why}); export the trial again."
-        ).with_code("export-not-fitting") from None
+            f"({type(error).__name__}: {why}); export the trial again.",
+        ) from None
 
 
 def check_code(folder: Path) -> None:

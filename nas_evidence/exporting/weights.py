@@ -28,11 +28,12 @@ def read_weights(folder: Path, given: Assignment) -> tuple[dict[str, Tensor], di
         found = Assignment.model_validate_json(header["assignment"])
     except (ValueError, LookupError):
         raise DamagedError(
-            f"{path} is damaged: its header does not say what trained it."
-        ).with_code("weights-without-assignment") from None
+            "weights-without-assignment",
+            f"{path} is damaged: its header does not say what trained it.",
+        ) from None
     if found.trial_id != given.trial_id:
-        raise DamagedError(f"{path} is damaged: it is of trial {found.trial_id}.").with_code(
-            "weights-of-another-trial"
+        raise DamagedError(
+            "weights-of-another-trial", f"{path} is damaged: it is of trial {found.trial_id}."
         )
     same = (found.architecture.key, found.seed, found.plan) == (
         given.architecture.key,
@@ -40,7 +41,7 @@ def read_weights(folder: Path, given: Assignment) -> tuple[dict[str, Tensor], di
         given.plan,
     )
     if not same:
-        raise DamagedError(f"{path} is damaged: it is of another study.").with_code(
-            "weights-of-another-study"
+        raise DamagedError(
+            "weights-of-another-study", f"{path} is damaged: it is of another study."
         )
     return tensors, header

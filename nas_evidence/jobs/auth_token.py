@@ -28,9 +28,10 @@ def read_token() -> str | None:
             token = ""
         if not token:
             raise UserError(
+                "token-file-unreadable",
                 f"RAY_AUTH_TOKEN_PATH must name a file with a token, but {given} cannot be read "
-                "or is empty."
-            ).with_code("token-file-unreadable")
+                "or is empty.",
+            )
         return token
     try:
         return (Path.home() / ".ray" / "auth_token").read_text().strip() or None

@@ -117,14 +117,15 @@ class RayClient:
                 )
             except RuntimeError as error:  # its text is a traceback of the server
                 if any(job.id == job_id for job in self.jobs()):
-                    raise IdTakenError(job_id).with_code("job-id-taken") from None
+                    raise IdTakenError("job-id-taken", job_id) from None
                 if "status code 4" in str(error):  # another try gets the same answer
                     raise _refused(self._way, str(error)) from None
                 raise NotReadyError(
+                    "cluster-not-ready",
                     f"{self._way} accepts no jobs: the agent of its head has not started; "
                     "if that lasts, see dashboard_agent.log there (another Ray on that "
-                    "machine may use its port, 52365)."
-                ).with_code("cluster-not-ready") from None
+                    "machine may use its port, 52365).",
+                ) from None
 
     def stop(self, job_id: str) -> None:
         """Send a job SIGTERM, and SIGKILL if it does not end in time."""
@@ -215,8 +216,9 @@ async def _ended(lines: Any) -> None:
 def _check_address(address: str) -> None:
     if "@" in address:
         raise UserError(
-            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN."
-        ).with_code("address-with-password")
+            "address-with-password",
+            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN.",
+        )
     try:
         parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
@@ -224,29 +226,33 @@ def _check_address(address: str) -> None:
         right = False
     if not right:
         raise UserError(
+            "address-not-a-url",
             f"`address` must be the URL of the cluster's dashboard, such as "
-            f"http://127.0.0.1:8265, but got {address!r}."
-        ).with_code("address-not-a-url")
+            f"http://127.0.0.1:8265, but got {address!r}.",
+        )
 
 
 def _about_token(address: str, has_token: bool, proxy: str | None) -> UserError:
     if proxy is not None:  # either may have refused
         return UserError(
+            "refused-behind-proxy",
             f"{address} or the proxy {proxy} on the way refuses the request for want of a valid "
             f"token or password; check RAY_AUTH_TOKEN, or add {urlsplit(address).hostname} to "
-            "no_proxy if the cluster can be reached without the proxy."
-        ).with_code("refused-behind-proxy")
+            "no_proxy if the cluster can be reached without the proxy.",
+        )
     if has_token:
         return UserError(
+            "token-refused",
             f"{address} refuses the token; give the cluster's own in RAY_AUTH_TOKEN, or in the "
-            "file named by RAY_AUTH_TOKEN_PATH, else in ~/.ray/auth_token."
-        ).with_code("token-refused")
+            "file named by RAY_AUTH_TOKEN_PATH, else in ~/.ray/auth_token.",
+        )
     off = " With RAY_AUTH_MODE=disabled none is sent."
     return UserError(
+        "cluster-wants-token",
         f"{address} asks for a token, and none was found; set RAY_AUTH_TOKEN, or "
         "RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to ~/.ray/auth_token."
-        + (off if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled" else "")
-    ).with_code("cluster-wants-token")
+        + (off if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled" else ""),
+    )
 
 
 def _about_connection(
@@ -259,34 +265,38 @@ def _about_connection(
         cause = cause.__cause__ or cause.__context__
     if any(isinstance(one, ssl.SSLError) for one in chain):
         return UnreachableError(
+            "certificate-not-trusted",
             f"{address} has no certificate that is trusted here; give the authority's file in "
-            "REQUESTS_CA_BUNDLE."
-        ).with_code("certificate-not-trusted")
+            "REQUESTS_CA_BUNDLE.",
+        )
     if proxy is not None and (not is_one or any(isinstance(one, OSError) for one in chain)):
         return UnreachableError(
+            "silent-behind-proxy",
             f"no dashboard of a Ray cluster answers at {address} through the proxy {proxy}; check "
             f"both, or add {urlsplit(address).hostname} to no_proxy if the cluster can be reached "
-            "without the proxy."
-        ).with_code("silent-behind-proxy")
+            "without the proxy.",
+        )
     answers = any(isinstance(e, ValueError) or _has_answer(e) for e in chain)
     if not answers and any(isinstance(one, OSError) for one in chain):
         return UnreachableError(
+            "cluster-silent",
             f"{address} does not answer; check that the cluster runs and that this is the port of "
-            "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
-        ).with_code("cluster-silent")
+            "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel.",
+        )
     if is_one:
         way = f"{address} by the proxy {proxy}" if proxy else address
         return _refused(way, str(error).partition("\n")[0])
     return UnreachableError(
+        "not-a-dashboard",
         f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
-        "default) and that Ray was installed there as ray[default]."
-    ).with_code("not-a-dashboard")
+        "default) and that Ray was installed there as ray[default].",
+    )
 
 
 def _refused(address: str, why: str) -> UnreachableError:
     """Return the error whose cause is the last line of a text, as of a traceback."""
     last = why.strip(" .\n").rpartition("\n")[2][:300]
-    return UnreachableError(f"{address} refused: {last}").with_code("cluster-refused")
+    return UnreachableError("cluster-refused", f"{address} refused: {last}")
 
 
 def _has_answer(error: BaseException) -> bool:

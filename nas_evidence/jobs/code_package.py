@@ -39,9 +39,10 @@ def write_package(
         size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
         if size > MAX_BYTES:
             raise UserError(
+                "code-too-large",
                 f"at most {MAX_BYTES} bytes of code can be sent to a cluster, but {package} holds "
-                f"{size}; move other files out of it, or install the package on the cluster."
-            ).with_code("code-too-large")
+                f"{size}; move other files out of it, or install the package on the cluster.",
+            )
         shutil.copytree(
             package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
@@ -70,6 +71,7 @@ def _check_paths(study: StudySpec) -> None:
     for key, given in (("[dataset] path", study.dataset.path), ("warm_start", study.warm_start)):
         if given is not None and "://" not in given and not Path(given).is_absolute():
             raise UserError(
+                "path-not-absolute",
                 f"{key} must be an absolute path on the cluster, since data are not sent with a "
-                f"job, but got {given!r}; put it where every node sees it."
-            ).with_code("path-not-absolute")
+                f"job, but got {given!r}; put it where every node sees it.",
+            )

@@ -80,10 +80,11 @@ def latest_job(client: "RayClient", name: str) -> Job:
         return jobs[-1]
     known = sorted({job.study for job in client.jobs() if job.study})
     raise UserError(
+        "cluster-knows-no-study",
         f"the cluster knows no study named '{name}' (known: {', '.join(known) or 'none'}). "
         "A cluster forgets its studies when its head restarts: submit the study again with its "
-        "store to resume it."
-    ).with_code("cluster-knows-no-study")
+        "store to resume it.",
+    )
 
 
 def submit_study(
@@ -116,7 +117,7 @@ def submit_study(
         jobs = jobs_of(client, name)
         before = jobs[-1] if jobs else None
         if jobs and jobs[-1].store != store:
-            raise UserError(_about_name(jobs[-1], store)).with_code("name-in-use")
+            raise UserError("name-in-use", _about_name(jobs[-1], store))
         if jobs and jobs[-1].alive:
             return Submitted(jobs[-1], False, None)
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
@@ -199,9 +200,10 @@ def follow(
             continue
         if now is None:
             raise UnreachableError(
+                "job-forgotten",
                 f"the cluster no longer knows the job {job.id}: its head was restarted. "
-                "Submit the study again with its store to resume it."
-            ).with_code("job-forgotten")
+                "Submit the study again with its store to resume it.",
+            )
         if not now.alive:
             if rest:
                 yield rest

@@ -27,8 +27,9 @@ class Categorical(Likelihood):
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UserError(f"`temperature > 0` must hold, but got {self.temperature}").with_code(
-                "temperature-not-positive"
+            raise UserError(
+                "temperature-not-positive",
+                f"`temperature > 0` must hold, but got {self.temperature}",
             )
 
     @property
@@ -58,9 +59,10 @@ class Categorical(Likelihood):
         low, high = torch.stack(targets.aminmax()).tolist()
         if low < 0 or high >= n_outputs:
             raise UserError(
+                "labels-out-of-range",
                 f"labels must be from 0 to {n_outputs - 1}, one fewer than the "
-                f"outputs of the model, but range from {low} to {high}{_ignored(low)}"
-            ).with_code("labels-out-of-range")
+                f"outputs of the model, but range from {low} to {high}{_ignored(low)}",
+            )
 
     def nll(
         self,
@@ -199,18 +201,21 @@ def _ignored(low: int) -> str:
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim == 2 and outputs.shape[1] == 1:
         raise UserError(
+            "one-logit",
             "the model has one output, but labels need one for each class, two for two classes; "
             "the logit f of the second class alone is the same model as outputs (0, f), "
-            "torch.cat([torch.zeros_like(f), f], 1)"
-        ).with_code("one-logit")
+            "torch.cat([torch.zeros_like(f), f], 1)",
+        )
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise UserError(
+            "categorical-output-shape",
             "categorical outputs must have shape [n, C] with C >= 2, one per class, "
-            f"but got {list(outputs.shape)}"
-        ).with_code("categorical-output-shape")
+            f"but got {list(outputs.shape)}",
+        )
     if targets.dtype != torch.int64 or targets.shape != outputs.shape[:1]:
         raise UserError(
+            "categorical-targets",
             f"categorical targets must be int64 of shape [{len(outputs)}], the class of each "
             f"datum from 0, but got {targets.dtype} of shape {list(targets.shape)}; real targets "
-            'need the likelihood "gaussian"'
-        ).with_code("categorical-targets")
+            'need the likelihood "gaussian"',
+        )

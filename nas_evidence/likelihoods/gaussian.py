@@ -29,8 +29,8 @@ class Gaussian(Likelihood):
     def __post_init__(self) -> None:
         for value in (self.noise_std, *self.unit):
             if not (value > 0 and math.isfinite(value)):
-                raise UserError(f"`noise_std > 0` must hold, but got {value}").with_code(
-                    "noise-std-not-positive"
+                raise UserError(
+                    "noise-std-not-positive", f"`noise_std > 0` must hold, but got {value}"
                 )
 
     @property
@@ -185,9 +185,10 @@ class Gaussian(Likelihood):
             return values
         if values.shape[-1] != len(self.unit):
             raise UserError(
+                "noise-std-per-output",
                 f"`noise_std` must be one number, or one for each of {values.shape[-1]} outputs, "
-                f"but has {len(self.unit)}"
-            ).with_code("noise-std-per-output")
+                f"but has {len(self.unit)}",
+            )
         return values / values.new_tensor(self.unit)
 
     def _variance(self, like: Tensor, scale: Tensor | None) -> Tensor:
@@ -238,7 +239,8 @@ def _check_real(outputs: Tensor, targets: Tensor) -> None:
     # Shapes must be equal: broadcasting [n] against [n, 1] would give n² residuals.
     if outputs.ndim != 2 or targets.shape != outputs.shape:
         raise UserError(
+            "gaussian-targets",
             "Gaussian targets must have the shape [n, C] of the outputs, "
             f"but got {list(targets.shape)} for {list(outputs.shape)}; labels need the likelihood "
-            '"categorical"'
-        ).with_code("gaussian-targets")
+            '"categorical"',
+        )

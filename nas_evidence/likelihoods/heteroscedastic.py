@@ -48,8 +48,8 @@ class Heteroscedastic(Likelihood):
 
     def __post_init__(self) -> None:
         if not (self.factor > 0 and math.isfinite(self.factor)):
-            raise UserError(f"`factor > 0` must hold, but got {self.factor}").with_code(
-                "spread-factor-not-positive"
+            raise UserError(
+                "spread-factor-not-positive", f"`factor > 0` must hold, but got {self.factor}"
             )
 
     def mean(self, outputs: Tensor) -> Tensor:
@@ -207,7 +207,8 @@ def precision_slope(z: Tensor) -> Tensor:
 def _check_pairs(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or targets.shape != (len(outputs), outputs.shape[1] / 2):
         raise UserError(
+            "heteroscedastic-targets",
             "heteroscedastic targets must have the shape [n, C] for outputs [n, 2 C], two natural "
             f"parameters for each, but got {list(targets.shape)} for {list(outputs.shape)}; "
-            'labels need the likelihood "categorical"'
-        ).with_code("heteroscedastic-targets")
+            'labels need the likelihood "categorical"',
+        )

@@ -65,8 +65,9 @@ def free_parameters(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise UserError(
+            "model-without-parameters",
             "the model has no free parameter, so that its evidence is just its likelihood: all "
             "have requires_grad=False, or there is none. Leave those that are to be learned free, "
-            "such as the last layer"
-        ).with_code("model-without-parameters")
+            "such as the last layer",
+        )
     return found

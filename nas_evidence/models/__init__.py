@@ -150,7 +150,7 @@ def skeleton(
     """
     reason = infeasible(architecture, input_shape, n_outputs)
     if reason is not None:
-        raise UserError(reason).with_code("build-failed")
+        raise UserError("build-failed", reason)
     with torch.device("meta"):
         if is_outside(architecture.family):
             return _called(architecture, input_shape, n_outputs)
@@ -191,8 +191,9 @@ def _called(
         model = found.build(dict(architecture.values), tuple(input_shape), n_outputs)
     if not isinstance(model, nn.Module):
         raise UserError(
-            f"build must return a torch.nn.Module, but gave {type(model).__name__}"
-        ).with_code("build-gave-no-module")
+            "build-gave-no-module",
+            f"build must return a torch.nn.Module, but gave {type(model).__name__}",
+        )
     return as_constants(kept_in_evaluation(model))
 
 
@@ -204,7 +205,7 @@ def _built_outside(
 ) -> nn.Module:
     """Return the network with its own initialisation, a function of the arguments alone."""
     if reason := infeasible(architecture, input_shape, n_outputs):
-        raise UserError(reason).with_code("build-failed")
+        raise UserError("build-failed", reason)
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -60,17 +60,19 @@ def check_output(
         ValueError: it may not.
     """
     if to.exists() and not to.is_dir():
-        raise UserError(f"{to} is a file; name another folder.").with_code("output-is-a-file")
+        raise UserError("output-is-a-file", f"{to} is a file; name another folder.")
     mixed = [name for name in foreign if name.partition("/")[0] in own]
     if mixed:
         raise UserError(
-            f"{to} holds {mixed[0]}, which {verb} has not written; name another folder."
-        ).with_code("output-held-for-good")
+            "output-held-for-good",
+            f"{to} holds {mixed[0]}, which {verb} has not written; name another folder.",
+        )
     if foreign and not force:
         raise UserError(
+            "output-held",
             f"{to} holds {foreign[0]}, which {verb} has not written; name another folder, or add "
-            "`force`, which replaces files of the same names and leaves the others."
-        ).with_code("output-held")
+            "`force`, which replaces files of the same names and leaves the others.",
+        )
 
 
 @contextlib.contextmanager
@@ -118,8 +120,9 @@ def _merge(made: Path, place: Path, old: Collection[str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.parent.resolve().is_relative_to(place):
             raise UserError(
-                f"{target.parent} is a link to another folder; name another place."
-            ).with_code("output-through-link")
+                "output-through-link",
+                f"{target.parent} is a link to another folder; name another place.",
+            )
         (made / name).replace(target)
 
 

@@ -36,8 +36,9 @@ def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(items):
         twice = next(key for key, times in Counter(key for key, _ in items).items() if times > 1)
         raise UserError(
-            f"an object has the key {shortened(repr(twice))} twice; rename or remove one"
-        ).with_code("json-key-twice")
+            "json-key-twice",
+            f"an object has the key {shortened(repr(twice))} twice; rename or remove one",
+        )
     return found
 
 
@@ -55,6 +56,4 @@ def _parsed(parse: Callable[[T], Any], text: T) -> Any:
     try:
         return parse(text)
     except RecursionError:
-        raise UserError("the text is nested too deeply to be read").with_code(
-            "nested-too-deeply"
-        ) from None
+        raise UserError("nested-too-deeply", "the text is nested too deeply to be read") from None

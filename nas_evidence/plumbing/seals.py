@@ -44,13 +44,13 @@ def unsealed(content: bytes, path: Path) -> bytes:
     """
     body, tail = content[: -_SIZE - len(_MARK)], content[-_SIZE - len(_MARK) :]
     if tail[: len(_MARK)] != _MARK:
-        raise DamagedError(f"{path} is damaged: it does not end with its checksum.").with_code(
-            "checksum-missing"
+        raise DamagedError(
+            "checksum-missing", f"{path} is damaged: it does not end with its checksum."
         )
     if hashlib.blake2b(body, digest_size=_SIZE).digest() != tail[len(_MARK) :]:
         raise DamagedError(
-            f"{path} is damaged: its content does not match its checksum."
-        ).with_code("checksum-wrong")
+            "checksum-wrong", f"{path} is damaged: its content does not match its checksum."
+        )
     return body
 
 
@@ -84,7 +84,7 @@ def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
     except DamagedError:
         raise
     except ValueError as error:  # with a right checksum: not written by this program
-        raise DamagedError(f"{path} is damaged: {error}.").with_code("sealed-not-json") from None
+        raise DamagedError("sealed-not-json", f"{path} is damaged: {error}.") from None
     return content
 
 
@@ -126,13 +126,13 @@ def _unsealed_text(text: str | bytes, around: tuple[bytes, bytes], path: Path) -
     try:
         whole.decode()
     except UnicodeDecodeError:
-        raise DamagedError(f"{path} is damaged: it is not UTF-8.").with_code("not-utf-8") from None
+        raise DamagedError("not-utf-8", f"{path} is damaged: it is not UTF-8.") from None
     if not tail.startswith(start) or not tail.endswith(end):
-        raise DamagedError(f"{path} is damaged: it does not end with its checksum.").with_code(
-            "checksum-missing"
+        raise DamagedError(
+            "checksum-missing", f"{path} is damaged: it does not end with its checksum."
         )
-    raise DamagedError(f"{path} is damaged: its content does not match its checksum.").with_code(
-        "checksum-wrong"
+    raise DamagedError(
+        "checksum-wrong", f"{path} is damaged: its content does not match its checksum."
     )
 
 

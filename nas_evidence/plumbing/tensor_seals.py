@@ -96,16 +96,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         shared = {name: tensors[same] for name, same in again}
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DamagedError(f"{path} is damaged: {why}.").with_code("tensors-unreadable") from None
+        raise DamagedError("tensors-unreadable", f"{path} is damaged: {why}.") from None
     except (OverflowError, RuntimeError, MemoryError) as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}.").with_code(
-            "tensors-wrong-type"
+        raise DamagedError(
+            "tensors-wrong-type", f"{path} is damaged: {type(error).__name__}."
         ) from None
     kept = {key: value for key, value in header.items() if key != _KEY}
     if header.get(_KEY) != _checksum(tensors, kept):
         raise DamagedError(
-            f"{path} is damaged: its content does not match its checksum."
-        ).with_code("checksum-wrong")
+            "checksum-wrong", f"{path} is damaged: its content does not match its checksum."
+        )
     header.pop(_SHARED, None)
     return tensors | shared, header
 

@@ -29,8 +29,9 @@ def seconds_of(text: str | float) -> float:
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not seconds:
         raise UserError(
-            f"a time limit must be a time such as 90s, 10m or 2h, but got {text!r}"
-        ).with_code("time-limit-form")
+            "time-limit-form",
+            f"a time limit must be a time such as 90s, 10m or 2h, but got {text!r}",
+        )
     return seconds
 
 

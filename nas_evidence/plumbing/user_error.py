@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
@@ -23,17 +23,14 @@ class UserError(ValueError):
     `code` says which error it is, and stays when the words change. `what` is the text without the
     remedy, if that was given apart: for who knows a better one.
 
-    >>> error = UserError("there is no file x.csv").with_code("no-such-file")
+    >>> error = UserError("no-such-file", "there is no file x.csv", remedy="correct the path")
     >>> error.code, str(error)
-    ('no-such-file', 'there is no file x.csv')
-    >>> str(UserError("there is no file x.csv", remedy="correct the path"))
-    'there is no file x.csv; correct the path'
+    ('no-such-file', 'there is no file x.csv; correct the path')
     """
 
-    code = ""
-
-    def __init__(self, text: str = "", *, remedy: str = "") -> None:
+    def __init__(self, code: str, text: str, *, remedy: str = "") -> None:
         """Make the error; secrets in a URI of the text are masked, and an endless one is cut."""
+        self.code = code
         self.what = masked(cut(text))
         super().__init__(f"{self.what}; {masked(remedy)}" if remedy else self.what)
 
@@ -42,10 +39,8 @@ class UserError(ValueError):
         """Return the codes of all mistakes; a study file may have several."""
         return (self.code,)
 
-    def with_code(self, code: str) -> Self:
-        """Return the same error, with its code."""
-        self.code = code
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process
+        return type(self), (self.code, str(self)), self.__dict__
 
 
 class StudyError(UserError):
@@ -56,8 +51,7 @@ class StudyError(UserError):
             Mistake(code, masked(" ".join(text.splitlines())))  # they quote the input
             for code, text in mistakes
         )
-        super().__init__("\n".join(self.messages))
-        self.code = mistakes[0].code
+        super().__init__(mistakes[0].code, "\n".join(self.messages))
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -91,8 +85,8 @@ def _plain(name: str) -> str:
 def no_such_file(path: str | Path) -> UserError:
     """Return the error for a file that is not there; suggests a near name in its folder."""
     if "://" in str(path):
-        return UserError(f"{path} is an address, not a file; download it first").with_code(
-            "address-for-a-file"
+        return UserError(
+            "address-for-a-file", f"{path} is an address, not a file; download it first"
         )
     folder, name = os.path.split(os.path.expanduser(path))
     try:
@@ -101,4 +95,4 @@ def no_such_file(path: str | Path) -> UserError:
         near = []
     others = [os.path.join(os.path.dirname(path), other) for other in near]
     remedy = f"did you mean {others[0]}?" if others else "correct the path."
-    return UserError(f"there is no file {path}; {remedy}").with_code("no-such-file")
+    return UserError("no-such-file", f"there is no file {path}; {remedy}")

@@ -136,14 +136,16 @@ def _drawn_by_own(
             _show(known, study, space, past)
             return _drawn(known.ask(), space)
     except _OutsideError as error:
-        raise UserError(f"the sampler {name} proposes {error}; correct it").with_code(
-            "own-sampler-outside-space"
+        raise UserError(
+            "own-sampler-outside-space", f"the sampler {name} proposes {error}; correct it"
         ) from None
     except Exception as error:  # any code may stand there
         raise UserError(
+            "own-sampler-failed",
             f"the sampler {name} has failed after {len(past)} trials: {type(error).__name__}: "
-            f"{error}; correct it, and begin another study, with warm_start to learn from this one"
-        ).with_code("own-sampler-failed") from error
+            f"{error}; correct it, and begin another study, with warm_start to "
+            "learn from this one",
+        ) from error
 
 
 def _own_made(study: StudySpec, seed: int) -> BaseSampler:
@@ -166,15 +168,17 @@ def _own_made(study: StudySpec, seed: int) -> BaseSampler:
                 made = found
     except Exception as error:  # any code may stand there
         raise UserError(
+            "own-sampler-not-made",
             f"the sampler {name} cannot be made with the arguments {arguments}: "
-            f"{type(error).__name__}: {error}; correct it or [sampler.arguments]"
-        ).with_code("own-sampler-not-made") from error
+            f"{type(error).__name__}: {error}; correct it or [sampler.arguments]",
+        ) from error
     if not isinstance(made, BaseSampler):
         raise UserError(
+            "own-sampler-of-another-type",
             f"the sampler {name} must be a sampler of Optuna: a class derived from "
             "optuna.samplers.BaseSampler, a function that returns an object of one, or the "
-            f"object, but is {str(made)[:80]!r} of type {type(made).__name__}"
-        ).with_code("own-sampler-of-another-type")
+            f"object, but is {str(made)[:80]!r} of type {type(made).__name__}",
+        )
     _seed(made, seed)
     return made
 
@@ -227,19 +231,22 @@ def check_sampler(study: StudySpec) -> None:
         hint = f"; give {_INSTEAD[name]}" if name in _INSTEAD else hint
         names = ", ".join(OF_OPTUNA + one for one in offered)
         raise UserError(
-            f"`name` in [sampler] must be one of {names}, but got '{OF_OPTUNA}{name}'{hint}"
-        ).with_code("unknown-sampler-of-optuna")
+            "unknown-sampler-of-optuna",
+            f"`name` in [sampler] must be one of {names}, but got '{OF_OPTUNA}{name}'{hint}",
+        )
     if (package := _NEEDS.get(name)) and find_spec(package) is None:
         raise UserError(
+            "sampler-needs-package",
             f'name = "{OF_OPTUNA}{name}" in [sampler] needs the package {package}: install it '
-            f"with `pip install {package}`"
-        ).with_code("sampler-needs-package")
+            f"with `pip install {package}`",
+        )
     if study.minimise and name == "CmaEsSampler":
         raise UserError(
+            "sampler-of-one-objective",
             f'`minimise` must be left out with name = "{OF_OPTUNA}{name}" in [sampler], which '
             f"has one objective, but got {list(study.minimise)}; "
-            f'or give name = "{OF_OPTUNA}NSGAIISampler"'
-        ).with_code("sampler-of-one-objective")
+            f'or give name = "{OF_OPTUNA}NSGAIISampler"',
+        )
     for key, value in study.sampler.arguments.items():
         _check_argument(name, key, value)
     try:
@@ -249,9 +256,10 @@ def check_sampler(study: StudySpec) -> None:
             offered[name](**study.sampler.arguments)
     except (ValueError, TypeError, FutureWarning) as error:
         raise UserError(
+            "sampler-refuses-arguments",
             f"{OF_OPTUNA}{name} refuses {dict(study.sampler.arguments)} in [sampler.arguments]; "
-            f"correct or remove it: {error}"
-        ).with_code("sampler-refuses-arguments") from None
+            f"correct or remove it: {error}",
+        ) from None
 
 
 def sampler_notices(study: StudySpec) -> list[str]:
@@ -290,8 +298,9 @@ def _check_argument(name: str, key: str, value: object) -> None:
     place = f"`{key}` in [sampler.arguments]"
     if key == "seed":
         raise UserError(
-            f"{place} must be left out, but got {value!r}: it follows from `seed` at the head"
-        ).with_code("sampler-seed")
+            "sampler-seed",
+            f"{place} must be left out, but got {value!r}: it follows from `seed` at the head",
+        )
     plain = {
         one: [_TYPES[part] for part in annotation.split(" | ") if part in _TYPES]
         for one, annotation in known.items()
@@ -301,19 +310,16 @@ def _check_argument(name: str, key: str, value: object) -> None:
         given = [one for one in plain if plain[one]]
         near = difflib.get_close_matches(key, given, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(given) or 'none'}"
-        raise UserError(f"{place} is no argument of {name}; {hint}").with_code(
-            "unknown-sampler-argument"
-        )
+        raise UserError("unknown-sampler-argument", f"{place} is no argument of {name}; {hint}")
     if not plain[key]:
         raise UserError(
-            f"{place} must be left out, but got {value!r}: {name} takes an object of Python there"
-        ).with_code("sampler-argument-object")
+            "sampler-argument-object",
+            f"{place} must be left out, but got {value!r}: {name} takes an object of Python there",
+        )
     words = " or ".join(word for word, _ in plain[key])
     allowed = {kind for _, kinds in plain[key] for kind in kinds}
     if type(value) not in allowed:
-        raise UserError(f"{place} must be {words}, but got {value!r}").with_code(
-            "sampler-argument-type"
-        )
+        raise UserError("sampler-argument-type", f"{place} must be {words}, but got {value!r}")
 
 
 def _made(study: StudySpec, seed: int) -> BaseSampler:

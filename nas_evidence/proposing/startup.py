@@ -146,15 +146,16 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
     family = point.pop("family", None)
     if not isinstance(family, str) or family not in study.family:
         raise UserError(
-            f"`family` must be one of {', '.join(study.family)}, but got {family!r}; {place}."
-        ).with_code("first-trial-family")
+            "first-trial-family",
+            f"`family` must be one of {', '.join(study.family)}, but got {family!r}; {place}.",
+        )
     for name, value in point.items():
         domain = study.family[family].get(name)
         if type(value) is int and domain is not None and type_of(domain) is float:
             point[name] = float(value)  # as tables and proposals have it
     architecture = as_searched(study, ArchitectureSpec(family=family, values=point))
     if reason := misfit(study, architecture):
-        raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")
+        raise UserError("first-trial-outside-space", f"{reason}; {place}.")
     domains = study.family[family]
     values = architecture.values.items()
     return filled(family, {k: v for k, v in values if k in domains or k not in LEFT_OUT})

@@ -62,10 +62,11 @@ def read_warm_start(folder: Path) -> list[Found]:
         ]
     except (ValueError, LookupError, TypeError):
         raise UserError(
+            "warm-start-damaged",
             f"{path} is damaged: not as it was written; `nas-evidence repair "
             f"{shell_word(folder)}` moves it to damaged/, and `resume` reads the "
-            "older study again."
-        ).with_code("warm-start-damaged") from None
+            "older study again.",
+        ) from None
 
 
 def warm_trials(study: StudySpec) -> list[Found]:
@@ -88,10 +89,11 @@ def warm_trials(study: StudySpec) -> list[Found]:
             groups.setdefault(row.architecture_key, []).append(row)
     if not groups:
         raise UserError(
+            "warm-start-without-trials",
             f"no finished trial of {folder} has {' and '.join(study.ranking_scores)}"
             f"{' and the costs' if study.minimise else ''} and an architecture in the current "
-            "space; leave out `warm_start`."
-        ).with_code("warm-start-without-trials")
+            "space; leave out `warm_start`.",
+        )
     return [
         (as_searched(study, rows[0].architecture), _mean(rows, study)) for rows in groups.values()
     ]
@@ -108,10 +110,11 @@ def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
     for name, (there, here) in of_both.items():
         if there != here:
             raise UserError(
+                "warm-start-differs",
                 f"`{name}` must be the same as in the study of `warm_start`, but {folder} has "
                 f"{there!r} and this study {here!r}; their scores are not comparable. "
-                "Leave out `warm_start`."
-            ).with_code("warm-start-differs")
+                "Leave out `warm_start`.",
+            )
 
 
 def _values(row: TrialRow, study: StudySpec) -> tuple[float, ...] | None:

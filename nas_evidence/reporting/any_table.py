@@ -36,30 +36,31 @@ def rank_table(
         frame = read_csv(csv_path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(
-            f"--table names a CSV file, but {csv_path} cannot be read: {error}."
-        ).with_code("report-table-unreadable") from None
+            "report-table-unreadable",
+            f"--table names a CSV file, but {csv_path} cannot be read: {error}.",
+        ) from None
     names = list(dict.fromkeys([score, *baselines]))
     for name in [*names, target, *([group] if group is not None else [])]:
         if name not in frame.columns:
             columns = [str(column) for column in frame.columns]
             near = difflib.get_close_matches(name, columns, n=1, cutoff=0.4)
             hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(columns)}."
-            raise UserError(f'{csv_path} has no column "{name}"{hint}').with_code(
-                "table-without-column"
-            )
+            raise UserError("table-without-column", f'{csv_path} has no column "{name}"{hint}')
     if group is not None and (n := frame[group].nunique()) > MAX_GROUPS:
         raise UserError(
+            "too-many-groups",
             f'--group must name a column of at most {MAX_GROUPS} different values, but "{group}" '
-            f"of {csv_path} has {n}; leave --group away, or group its values first."
-        ).with_code("too-many-groups")
+            f"of {csv_path} has {n}; leave --group away, or group its values first.",
+        )
     for name in [*names, target]:
         numeric = to_numeric(frame[name], errors="coerce")
         wrong = frame[name][numeric.isna() & frame[name].notna()]
         if len(wrong):
             raise UserError(
+                "table-column-not-numbers",
                 f'column "{name}" of {csv_path} must hold numbers, but row {wrong.index[0] + 1} '
-                f'holds "{wrong.iloc[0]}".'
-            ).with_code("table-column-not-numbers")
+                f'holds "{wrong.iloc[0]}".',
+            )
         frame[name] = numeric.astype(float)
     return trust(
         frame, scores=names, targets=[target], rivals=[name for name in names if name != score],

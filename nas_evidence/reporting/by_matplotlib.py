@@ -37,9 +37,10 @@ def check_installed(ending: str) -> None:
     """
     if find_spec(_NEEDED) is None:
         raise UserError(
+            "figure-needs-matplotlib",
             f"a figure as {ending} needs {_NEEDED}: install it with `pip install '.[figures]'` in "
-            "a clone, or save the figure as .svg"
-        ).with_code("figure-needs-matplotlib")
+            "a clone, or save the figure as .svg",
+        )
 
 
 def write_figure(

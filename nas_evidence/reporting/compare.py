@@ -37,8 +37,9 @@ def compare(
     """
     if not FEWEST <= len(folders) <= MOST:
         raise UserError(
-            f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}."
-        ).with_code("number-of-studies")
+            "number-of-studies",
+            f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.",
+        )
     paths = [Path(folder) for folder in folders]
     studies = [load_study_tables(path) for path in paths]
     names = _names(studies, paths, places or paths)

@@ -159,8 +159,9 @@ def watch(
     """
     if every_seconds <= 0:
         raise UserError(
-            f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}."
-        ).with_code("rebuild-interval")
+            "rebuild-interval",
+            f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}.",
+        )
     over = is_over or (lambda: study_status(folder).state == "finished")
     write = write or LiveReport(folder, losses).write
     while True:

@@ -417,9 +417,10 @@ def _ranking(
     standing = {one.key: one for one in standings.first()}
     if not groups.keys() >= standing.keys():
         raise UserError(
+            "tables-contradict",
             "the tables contradict each other: a trial's architecture is not the one of its key; "
-            "`nas-evidence verify` says which"
-        ).with_code("tables-contradict")
+            "`nas-evidence verify` says which",
+        )
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
     means = {key: fmean(objectives[key]) for key in standing}
     costs = {key: _costs(rows) for key, rows in groups.items()}

@@ -185,9 +185,10 @@ def all_folds(score: str, order: Tensor, units: Units | None = None) -> list[Fol
     in_time = units is not None and units.in_time
     if n < n_folds:
         raise UserError(
+            "too-few-data-for-folds",
             f"{score} needs at least {n_folds} data, one in each fold, but got {n}; "
-            "give more data, or leave the score out of `estimators`"
-        ).with_code("too-few-data-for-folds")
+            "give more data, or leave the score out of `estimators`",
+        )
     if score == "heldout_10":
         (cut,) = cuts_of(order, [int(0.9 * n)], units)
         return [FoldTask(score, 1, order[:cut], order[cut:], f"{score}:{cut}")]

@@ -134,9 +134,10 @@ class _Function(Scorer):
             value, n_data = float(found), len(self.context.data.x_train)
         except (TypeError, ValueError, RuntimeError):  # torch says so of a vector
             raise UserError(
+                "score-no-number",
                 f"the score {self._score.name!r} must return a number or an EvidenceEstimate, but "
-                f"returned {str(found)[:80]!r}"
-            ).with_code("score-no-number") from None
+                f"returned {str(found)[:80]!r}",
+            ) from None
         return [
             EvidenceEstimate(
                 estimator=self._score.name,
@@ -216,9 +217,10 @@ def _unchanged(model: nn.Module, name: str) -> Iterator[None]:
     for key, tensor in model.state_dict().items():
         if not torch.equal(tensor.nan_to_num(), before[key].nan_to_num()):
             raise UserError(
+                "score-changed-network",
                 f"the score {name!r} has changed {key} of the network before its training; let it "
-                "work on copy.deepcopy(context.model)"
-            ).with_code("score-changed-network")
+                "work on copy.deepcopy(context.model)",
+            )
 
 
 def scorers_of(context: Context) -> dict[str, Scorer]:

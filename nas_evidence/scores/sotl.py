@@ -41,9 +41,7 @@ def sotl_e(losses: Sequence[float], n_epochs: int) -> float:
     3.0
     """
     if n_epochs < 1:
-        raise UserError(f"`n_epochs >= 1` must hold, but got {n_epochs}").with_code(
-            "sotl-n-epochs"
-        )
+        raise UserError("sotl-n-epochs", f"`n_epochs >= 1` must hold, but got {n_epochs}")
     return float(sum(losses[-n_epochs:]))
 
 
@@ -54,7 +52,7 @@ def sotl_ema(losses: Sequence[float], gamma: float) -> float:
     3.0
     """
     if not 0 < gamma < 1:
-        raise UserError(f"`0 < gamma < 1` must hold, but got {gamma}").with_code("sotl-gamma")
+        raise UserError("sotl-gamma", f"`0 < gamma < 1` must hold, but got {gamma}")
     total = 0.0
     for loss in losses:
         total = gamma * total + loss
@@ -68,9 +66,7 @@ def prequential_epoch1(losses: Sequence[float], n_data: int) -> float:
     10.0
     """
     if not losses:
-        raise UserError("`losses` must hold the first epoch, but is empty").with_code(
-            "sotl-without-losses"
-        )
+        raise UserError("sotl-without-losses", "`losses` must hold the first epoch, but is empty")
     return float(n_data * losses[0])
 
 

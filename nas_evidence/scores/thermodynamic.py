@@ -239,17 +239,18 @@ def thermodynamic_evidence(
     started = time.perf_counter()
     if (prior_precision is None) == (half_width is None):
         raise UserError(
-            "either `prior_precision` or `half_width` must be given, but not both"
-        ).with_code("prior-or-box")
+            "prior-or-box", "either `prior_precision` or `half_width` must be given, but not both"
+        )
     given = half_width if prior_precision is None else prior_precision
     assert given is not None
     numbers, centre = spread_precision(model, given), flat_parameters(model)
     box = numbers if prior_precision is None else None
     if box is not None and bool((outside := centre.abs() >= box).any()):
         raise UserError(
+            "parameters-outside-box",
             f"the parameters of the model must lie within `half_width`, but {int(outside.sum())} "
-            f"of {len(box)} do not; train with the box, or widen it"
-        ).with_code("parameters-outside-box")
+            f"of {len(box)} do not; train with the box, or widen it",
+        )
     log_joint = _joint(network_density(model, inputs, targets, likelihood), numbers, box)
     scale = numbers.rsqrt() if box is None else box
     reference, posterior = fitted_reference(

@@ -29,25 +29,28 @@ AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcs
 def scale_of_others(scale: str, kind: TargetKind, what: str = "the targets") -> UserError:
     """Return the error of a scale of targets that are not modelled on one."""
     return UserError(
+        "target-scale-of-classes",
         f"`target_scale` {scale!r} is for real targets, but {what} are {kind.targets}; leave it "
-        "out, or give task = regression"
-    ).with_code("target-scale-of-classes")
+        "out, or give task = regression",
+    )
 
 
 def weights_of_others(kind: TargetKind) -> UserError:
     """Return the error of class weights of targets that are no classes."""
     return UserError(
+        "class-weight-of-numbers",
         f"`class_weight` needs classes, but the targets are {kind.values}; leave it out, or give "
-        "task = classification"
-    ).with_code("class-weight-of-numbers")
+        "task = classification",
+    )
 
 
 def _class_weight(value: object) -> object:
     """Return class weights given as text, or with classes that are no text, by class."""
     wrong = UserError(
+        "class-weight-form",
         f'`class_weight` must be "balanced" or weights by class, but got {value!r}; give for '
-        "example rare=5"
-    ).with_code("class-weight-form")
+        "example rare=5",
+    )
     if value is None or value == "balanced":
         return value
     if isinstance(value, str):
@@ -61,10 +64,11 @@ def _class_weight(value: object) -> object:
         number = float(weight) if isinstance(weight, Real) else math.nan
         if not 0 < number < math.inf:
             raise UserError(
+                "class-weight-not-positive",
                 "each `class_weight`, the cost of an error on the class, must be a number above "
                 f"0, but that of {_class_name(name)!r} is {weight}; correct it, or leave the "
-                "class out to give it 1"
-            ).with_code("class-weight-not-positive")
+                "class out to give it 1",
+            )
     return {_class_name(name): float(weight) for name, weight in value.items()}
 
 
@@ -187,10 +191,11 @@ class DatasetSpec(Frozen):
         if isinstance(value, str) and value not in TARGET_KINDS:
             missing = [kind for kind in ("counts", "grades") if kind not in TARGET_KINDS]
             raise UserError(
+                "unknown-task",
                 f"`task` must be one of {', '.join(TARGET_KINDS)}, but got {value!r}; "
                 f"{' and '.join(missing)} have no likelihood of their own: give regression, "
-                "perhaps of the logarithm"
-            ).with_code("unknown-task")
+                "perhaps of the logarithm",
+            )
         return value
 
     @model_validator(mode="after")
@@ -199,13 +204,14 @@ class DatasetSpec(Frozen):
         if own and self.path is None:
             what = {"table": "CSV or Parquet", "npz": ".npz"}.get(self.name)
             what = f"the {what} file" if what else "the folder of images"
-            raise UserError(f'`path` must name {what} when name = "{self.name}"').with_code(
-                "dataset-path-missing"
+            raise UserError(
+                "dataset-path-missing", f'`path` must name {what} when name = "{self.name}"'
             )
         if self.name == "table" and self.target is None:
             raise UserError(
-                '`target` must name the column to predict when name = "table"'
-            ).with_code("dataset-target-missing")
+                "dataset-target-missing",
+                '`target` must name the column to predict when name = "table"',
+            )
         kind = self.kind
         if self.class_weight is not None and kind is not None and not kind.classes:
             raise weights_of_others(kind)
@@ -216,30 +222,35 @@ class DatasetSpec(Frozen):
             raise scale_of_others(self.target_scale, kind or classes)
         if self.target_scale == "auto" and self.name not in OWN_DATA:
             raise UserError(
+                "target-scale-auto-of-named-data",
                 f'`target_scale = "auto"` is for data of your own, but name = "{self.name}"; '
-                "name a scale"
-            ).with_code("target-scale-auto-of-named-data")
+                "name a scale",
+            )
         if self.test_path is not None and self.test_fraction is not None:
             raise UserError(
+                "test-fraction-and-test-path",
                 "`test_fraction` splits off test rows, but test_path names some already; "
-                "give one of the two"
-            ).with_code("test-fraction-and-test-path")
+                "give one of the two",
+            )
         if self.groups is not None and self.time_column is not None:
             raise UserError(
+                "groups-and-times",
                 "`groups` and `time_column` divide the rows in two ways, but only one is "
-                "possible; leave one out"
-            ).with_code("groups-and-times")
+                "possible; leave one out",
+            )
         named = [n for n in (self.target, *self.columns_of_rows) if n is not None]
         if len({*named}) < len(named):
             raise UserError(
+                "columns-must-differ",
                 "the target and the columns of groups, times and weights must differ, but are "
-                f"{named}; name other columns"
-            ).with_code("columns-must-differ")
+                f"{named}; name other columns",
+            )
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             remedy = "test_fraction" if own else "max_test"
             raise UserError(
-                f'`test_size` is for digits and diabetes, but name = "{self.name}"; use {remedy}'
-            ).with_code("test-size-of-data-set")
+                "test-size-of-data-set",
+                f'`test_size` is for digits and diabetes, but name = "{self.name}"; use {remedy}',
+            )
         self._check_used()
         return self
 
@@ -258,8 +269,9 @@ class DatasetSpec(Frozen):
             if getattr(self, key) is not None and self.name not in names:
                 listed = " or ".join(f'"{name}"' for name in names)
                 raise UserError(
-                    f'`{key}` is used only with name = {listed}, but name = "{self.name}"'
-                ).with_code("key-of-another-data-set")
+                    "key-of-another-data-set",
+                    f'`{key}` is used only with name = {listed}, but name = "{self.name}"',
+                )
 
 
 def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -64,15 +64,16 @@ class IntRange(Frozen):
     def _ordered(self) -> "IntRange":
         if self.low > self.high:
             raise UserError(
-                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            ).with_code("low-above-high")
+                "low-above-high",
+                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}",
+            )
         if self.log and self.low < 1:
-            raise UserError(f"`low >= 1` must hold with log = true, but got {self.low}").with_code(
-                "log-needs-low-1"
+            raise UserError(
+                "log-needs-low-1", f"`low >= 1` must hold with log = true, but got {self.low}"
             )
         if self.log and self.step != 1:
-            raise UserError(f"`step` must be 1 with log = true, but got {self.step}").with_code(
-                "log-with-step"
+            raise UserError(
+                "log-with-step", f"`step` must be 1 with log = true, but got {self.step}"
             )
         return self
 
@@ -113,11 +114,13 @@ class FloatRange(Frozen):
     def _ordered(self) -> "FloatRange":
         if self.low > self.high:
             raise UserError(
-                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            ).with_code("low-above-high")
+                "low-above-high",
+                f"`low <= high` must hold, but got low = {self.low}, high = {self.high}",
+            )
         if self.log and self.low <= 0:
-            raise UserError(f"`low > 0` must hold with log = true, but got {self.low}").with_code(
-                "log-needs-positive-low"
+            raise UserError(
+                "log-needs-positive-low",
+                f"`low > 0` must hold with log = true, but got {self.low}",
             )
         return self
 
@@ -248,24 +251,26 @@ def domain_of(value: Any, widest: Domain | None = None) -> Domain:
         value = (Choice if "options" in value else numbers).model_validate(value, strict=False)
     domain: Domain = value
     if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
-        raise UserError(f"repeats an option: {list(domain.options)}").with_code("option-twice")
+        raise UserError("option-twice", f"repeats an option: {list(domain.options)}")
     if widest is None:
         return domain
     allowed = described(widest)
     if isinstance(widest, Choice) and not isinstance(domain, Choice):
         raise UserError(
-            f"must be options among {allowed}, but got {domain.low}..{domain.high}"
-        ).with_code("range-of-options")
+            "range-of-options",
+            f"must be options among {allowed}, but got {domain.low}..{domain.high}",
+        )
     members = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
     for member in members:
         if not widest.contains(member):
-            raise UserError(f"allows {member!r}, which is outside {allowed}").with_code(
-                "outside-widest-range"
+            raise UserError(
+                "outside-widest-range", f"allows {member!r}, which is outside {allowed}"
             )
     if isinstance(widest, IntRange) and isinstance(domain, IntRange) and domain.step % widest.step:
         raise UserError(
-            f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
-        ).with_code("step-of-range")
+            "step-of-range",
+            f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})",
+        )
     return domain
 
 
@@ -280,6 +285,7 @@ def refuse_password(
     text = text.replace(" ", "%20")  # all of it is one URI
     if masked(text) != text:
         raise UserError(
+            "password-visible",
             f"{what}{masked(text)} holds a password, which others would see; leave it out, and "
-            f"give it in {remedy}."
-        ).with_code("password-visible")
+            f"give it in {remedy}.",
+        )

@@ -51,9 +51,10 @@ def add_family(reference: str, found: Any) -> None:
 def without_name(reference: str, why: str = "it has other values") -> UserError:
     """Return the error for an object that its class does not make again."""
     return UserError(
+        "own-object-without-name",
         f"an object of {reference} cannot be made again in another process ({why}); give it a "
-        "name at the top level of its module (mine = Mine(3)) and pass that"
-    ).with_code("own-object-without-name")
+        "name at the top level of its module (mine = Mine(3)) and pass that",
+    )
 
 
 def has_family(code: Code, reference: str) -> bool:
@@ -70,9 +71,10 @@ def outside_family(reference: str) -> OutsideFamily:
     found = _IMPORTED.get(reference)
     if found is None:
         raise UserError(
+            "family-not-imported",
             f"family {reference} is code from outside nas-evidence, which has not been imported; "
-            "allow it with allow_code (--allow-code)"
-        ).with_code("family-not-imported")
+            "allow it with allow_code (--allow-code)",
+        )
     return found
 
 
@@ -88,7 +90,8 @@ def domains_of(reference: str) -> dict[str, Domain]:
             found[name] = domain_of(value)
         except ValueError:
             raise UserError(
+                "family-domains",
                 f"`{name}` in the domains of {reference} must be a list of options, or "
-                f"{{low = ..., high = ...}}, but is {value!r}"
-            ).with_code("family-domains") from None
+                f"{{low = ..., high = ...}}, but is {value!r}",
+            ) from None
     return found

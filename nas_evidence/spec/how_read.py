@@ -83,6 +83,6 @@ class HowRead:
                 str(stored.get("given", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"it does not say how data were read: {error!r}").with_code(
-                "how-read-damaged"
+            raise UserError(
+                "how-read-damaged", f"it does not say how data were read: {error!r}"
             ) from None

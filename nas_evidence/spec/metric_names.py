@@ -38,6 +38,7 @@ def check_metric(name: str | None, likelihood: str) -> None:
         near = difflib.get_close_matches(meant, known, n=1)
         remedy = f"did you mean metric={near[0]}?" if near else "correct metric."
         raise UserError(
+            "unknown-metric",
             f"the metric of {kind.targets} must be one of {', '.join(known)}, but got "
-            f"{name!r}{why}; {remedy}"
-        ).with_code("unknown-metric")
+            f"{name!r}{why}; {remedy}",
+        )

@@ -69,6 +69,6 @@ class Origin:
             lists = {key: tuple(stored[key]) for key in ("trials", "architectures")}
             return cls(**{**stored, **lists})
         except (KeyError, TypeError) as error:
-            raise UserError(f"it does not say what a study comes from: {error!r}").with_code(
-                "origin-damaged"
+            raise UserError(
+                "origin-damaged", f"it does not say what a study comes from: {error!r}"
             ) from None

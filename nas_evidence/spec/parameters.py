@@ -40,21 +40,24 @@ def check_parameters(study: StudySpec) -> None:
     for name, found in _types(study).items():
         if name in _KEYS or not name.strip() or not name.isprintable():
             raise UserError(
+                "parameter-name",
                 f"a parameter of {next(iter(found))} is called {name!r}, which study files and "
-                "tables cannot hold; give it another name"
-            ).with_code("parameter-name")
+                "tables cannot hold; give it another name",
+            )
         for family, kind in found.items():
             if kind is None:
                 raise UserError(
+                    "option-types-differ",
                     f"`{name}` of {family} has options of several types, and one column holds "
-                    "them all; write all of them as texts, or as numbers"
-                ).with_code("option-types-differ")
+                    "them all; write all of them as texts, or as numbers",
+                )
         if len({*found.values()}) > 1:
             told = " and ".join(f"{_WORDS[kind]} in {family}" for family, kind in found.items())  # type: ignore[index]
             raise UserError(
+                "parameter-types-differ",
                 f"`{name}` has {told}, and one column of the tables holds both; give it another "
-                "name in one of them, or values of one type (1.0 for 1)"
-            ).with_code("parameter-types-differ")
+                "name in one of them, or values of one type (1.0 for 1)",
+            )
 
 
 def columns_of(parameters: Iterable[str], others: Collection[str]) -> dict[str, str]:

@@ -164,9 +164,10 @@ class Score:
     def __post_init__(self) -> None:
         if self.taken not in get_args(Taken):
             raise UserError(
+                "score-taken",
                 f"`taken` of the score {self.name!r} must be one of {', '.join(get_args(Taken))}, "
-                f"but got {self.taken!r}"
-            ).with_code("score-taken")
+                f"but got {self.taken!r}",
+            )
 
     @property
     def is_laplace(self) -> bool:
@@ -339,16 +340,14 @@ def declared(name: str) -> Score:
     if name in SCORES:
         return SCORES[name]
     if name in REMOVED:
-        raise UserError(f"{name!r} is no longer a score; write {REMOVED[name]}").with_code(
-            "removed-score"
-        )
+        raise UserError("removed-score", f"{name!r} is no longer a score; write {REMOVED[name]}")
     if is_outside(name):
         return _OUTSIDE.get(name) or Score(name=name, summary=name, implementation=name)
     near = difflib.get_close_matches(name, SCORES, n=1, cutoff=0.5)
     meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(SCORES)}"
     raise UserError(
-        f"must be the name of a score, or module:NAME, but got {name!r}; {meant}"
-    ).with_code("unknown-score")
+        "unknown-score", f"must be the name of a score, or module:NAME, but got {name!r}; {meant}"
+    )
 
 
 def draws_of(kind: str) -> int:
@@ -389,9 +388,10 @@ def score_of(name: str, found: Any) -> Score:
         return replace(found, name=name)
     if not callable(found):
         raise UserError(
+            "reference-to-something-else",
             f"{name} must be a nas_evidence.Score, a function of the context, or a family with "
-            f"`domains` and `build`, but is a {type(found).__name__}."
-        ).with_code("reference-to-something-else")
+            f"`domains` and `build`, but is a {type(found).__name__}.",
+        )
     return Score(name=name, summary=name, implementation=found)
 
 
@@ -421,10 +421,11 @@ def imported(name: str, meant: str) -> Any:
             raise _not_imported(name, meant, error) from error
         file = PurePath(error.filename).name
         raise UserError(
+            "own-file-not-copied",
             f"{name} reads {file} from beside its module, which is not copied with the code; "
             f"read it with pkgutil.get_data(__name__, {file!r}), or put what it holds into a "
-            "Python file."
-        ).with_code("own-file-not-copied") from error
+            "Python file.",
+        ) from error
     except Exception as error:  # any code may stand there
         raise _not_imported(name, meant, error) from error
     for part in attribute.split("."):
@@ -445,9 +446,10 @@ def _not_imported(name: str, meant: str, error: Exception) -> UserError:
     package = (code_in_use() or Code()).package  # files say neither its name nor its place
     text = str(error).replace(f"{package}.", "").replace(f"<{package}>/", "")
     return UserError(
+        "reference-not-imported",
         f"{name} cannot be imported: {kind}{text}; it must name {meant} in a module that is "
-        "installed, in this folder, or in the folder of the study file."
-    ).with_code("reference-not-imported")
+        "installed, in this folder, or in the folder of the study file.",
+    )
 
 
 def implementation_of(score: Score) -> Any:

@@ -175,23 +175,21 @@ def _is_count(value: object) -> bool:
 def _interval(value: object) -> object:
     if not _is_count(value) and value not in ("auto", "never"):
         raise UserError(
-            f'must be an integer >= 1, "auto" or "never", but got {value!r}'
-        ).with_code("online-every")
+            "online-every", f'must be an integer >= 1, "auto" or "never", but got {value!r}'
+        )
     return value
 
 
 def _rows(value: object) -> object:
     if not _is_count(value) and value != "auto":
-        raise UserError(f'must be an integer >= 1 or "auto", but got {value!r}').with_code(
-            "online-rows"
-        )
+        raise UserError("online-rows", f'must be an integer >= 1 or "auto", but got {value!r}')
     return value
 
 
 def _evaluations(value: object) -> object:
     if not _is_count(value) and value != "update":
-        raise UserError(f'must be an integer >= 1 or "update", but got {value!r}').with_code(
-            "evaluate-every"
+        raise UserError(
+            "evaluate-every", f'must be an integer >= 1 or "update", but got {value!r}'
         )
     return value
 
@@ -204,11 +202,12 @@ def _milestones(value: object) -> object:
     fractions = [isinstance(m, float) and 0 < m < 1 for m in value]
     if not (all(epochs) or all(fractions)):
         raise UserError(
+            "epochs-or-fractions",
             f"must be epochs >= 1, or all of them fractions of the epochs between 0 and 1, but "
-            f"got {list(value)}"
-        ).with_code("epochs-or-fractions")
+            f"got {list(value)}",
+        )
     if list(value) != sorted(set(value)):
-        raise UserError(f"must increase, but got {list(value)}").with_code("epochs-must-increase")
+        raise UserError("epochs-must-increase", f"must increase, but got {list(value)}")
     return tuple(value)
 
 
@@ -308,13 +307,15 @@ class TrainingPlan(Frozen):
     def _augment(self) -> "TrainingPlan":
         if len(set(self.augment)) < len(self.augment):
             raise UserError(
-                f"`augment` must name an operation once, but got {list(self.augment)}"
-            ).with_code("augment-twice")
+                "augment-twice",
+                f"`augment` must name an operation once, but got {list(self.augment)}",
+            )
         if self.augment and self.settle:
             raise UserError(
+                "settle-with-augment",
                 f"`settle` must be 0 with `augment`, but got {self.settle:g}: settling would fit "
-                "one draw of the images; remove one of the two"
-            ).with_code("settle-with-augment")
+                "one draw of the images; remove one of the two",
+            )
         return self
 
     @property
@@ -351,8 +352,9 @@ class TrainingPlan(Frozen):
     def _falling(self) -> "TrainingPlan":
         if self.schedule == "steps" and not self.milestones:
             raise UserError(
-                '`milestones` must name at least one epoch with schedule = "steps"'
-            ).with_code("milestones-missing")
+                "milestones-missing",
+                '`milestones` must name at least one epoch with schedule = "steps"',
+            )
         return self
 
     @property
@@ -379,9 +381,10 @@ def _known_sampler(name: object) -> object:
     near = difflib.get_close_matches(str(name), SAMPLERS, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise UserError(
+        "unknown-sampler",
         f'must be one of {", ".join(SAMPLERS)}, "{OF_OPTUNA}NAME" for a sampler of Optuna, or '
-        f'"module:NAME" for your own, but got {name!r}{hint}'
-    ).with_code("unknown-sampler")
+        f'"module:NAME" for your own, but got {name!r}{hint}',
+    )
 
 
 class SamplerSpec(Frozen):
@@ -409,10 +412,11 @@ class SamplerSpec(Frozen):
     def _arguments(self) -> "SamplerSpec":
         if self.arguments and (not is_outside(self.name) or self.name.startswith(IN_PYTHON)):
             raise UserError(
+                "sampler-without-arguments",
                 f'`arguments` must be left out with name = "{self.name}", but got '
                 f"{dict(self.arguments)}; they are for samplers of Optuna, such as "
-                f'"{OF_OPTUNA}GPSampler"'
-            ).with_code("sampler-without-arguments")
+                f'"{OF_OPTUNA}GPSampler"',
+            )
         return self
 
 
@@ -472,8 +476,9 @@ class RetrySpec(Frozen):
         number = isinstance(value, int) and not isinstance(value, bool)
         if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
             raise UserError(
-                f'`crashes` must be a number of attempts or "unlimited", but got {value!r}'
-            ).with_code("retries-form")
+                "retries-form",
+                f'`crashes` must be a number of attempts or "unlimited", but got {value!r}',
+            )
         return value
 
 
@@ -511,8 +516,9 @@ class ResourceSpec(Frozen):
         number = type(value) is int
         if value != "auto" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
             raise UserError(
-                f'`workers` must be "auto" or an integer from 1 on, but got {value!r}'
-            ).with_code("workers-form")
+                "workers-form",
+                f'`workers` must be "auto" or an integer from 1 on, but got {value!r}',
+            )
         return value
 
     @field_validator("gpus", mode="before")
@@ -522,9 +528,10 @@ class ResourceSpec(Frozen):
         share = number and (value == 0 or LEAST_SHARE <= value <= 1)  # type: ignore[operator]
         if value != "auto" and not share:
             raise UserError(
+                "gpus-form",
                 f'`gpus` must be "auto", 0, or a share from {LEAST_SHARE} to 1, but got '
-                f"{value!r}; a trial runs on one GPU at most"
-            ).with_code("gpus-form")
+                f"{value!r}; a trial runs on one GPU at most",
+            )
         return value
 
 
@@ -535,7 +542,7 @@ def _families(tables: object, info: ValidationInfo) -> object:
     """
     if not isinstance(tables, Mapping) or not tables:
         known = ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
-        raise UserError(f"`family` must have at least one table of {known}").with_code("no-family")
+        raise UserError("no-family", f"`family` must have at least one table of {known}")
     found, wrong = dict[str, dict[str, Domain]](), list[InitErrorDetails]()
 
     def refuse(kind: str, value: object, *loc: Any, **context: Any) -> None:
@@ -553,7 +560,7 @@ def _families(tables: object, info: ValidationInfo) -> object:
         name = str(table.get("module", family))
         if own and info.context and not re.fullmatch(r"[\w.]+:[\w.]+", name):
             form = f'must be a reference "package.module:NAME", but got {name!r}'
-            error = UserError(form).with_code("family-module-form")
+            error = UserError("family-module-form", form)
             refuse("value_error", name, family, "module", error=error)
         found[name] = {}
         for key, value in table.items():
@@ -674,9 +681,10 @@ class StudySpec(Frozen):
     def _name(cls, value: str) -> str:
         if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
             raise UserError(
+                "study-name",
                 f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
-                f"and in all {len(value)} characters"
-            ).with_code("study-name")
+                f"and in all {len(value)} characters",
+            )
         return value
 
     @field_validator("objective")
@@ -685,9 +693,10 @@ class StudySpec(Frozen):
         estimators = info.data.get("estimators", (value,))  # absent if they are wrong
         if declared(value).on_request and value not in estimators:
             raise UserError(
+                "objective-not-an-estimator",
                 f'`objective` must be one of the estimators, but got "{value}" with estimators = '
-                f"{list(estimators)}"
-            ).with_code("objective-not-an-estimator")
+                f"{list(estimators)}",
+            )
         return value
 
     @property
@@ -713,13 +722,14 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _finalists(self) -> "StudySpec":
         if self.finalists == 1:
-            raise UserError("`finalists` must be 0 (no race) or at least 2, but got 1").with_code(
-                "one-finalist"
+            raise UserError(
+                "one-finalist", "`finalists` must be 0 (no race) or at least 2, but got 1"
             )
         if self.finalists and self.minimise:
             raise UserError(
-                "`finalists` must be 0 with `minimise`: several objectives have no single best"
-            ).with_code("finalists-with-minimise")
+                "finalists-with-minimise",
+                "`finalists` must be 0 with `minimise`: several objectives have no single best",
+            )
         return self
 
     @model_validator(mode="after")
@@ -727,9 +737,10 @@ class StudySpec(Frozen):
         task, likelihood = self.dataset.task, self.plan.likelihood
         if task is not None and self.plan.declared.task != task:
             raise UserError(
+                "likelihood-of-task",
                 f'`likelihood` in [plan] must be "{default_of(task)}" with task = "{task}" '
-                f'in [dataset], but got "{likelihood}"; remove one of the two'
-            ).with_code("likelihood-of-task")
+                f'in [dataset], but got "{likelihood}"; remove one of the two',
+            )
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
             check_metric(self.metric, likelihood)
         return self
@@ -764,11 +775,12 @@ class StudySpec(Frozen):
     def _estimate(self) -> "StudySpec":
         if self.rank_by == "estimate" and not self.can_be_estimated:
             raise UserError(
+                "rank-by-estimate",
                 '`rank_by` may be "estimate" with objective = "conditional_evidence", `elpd` in '
                 f'`estimators` and without `minimise`, but got objective = "{self.objective}", '
                 f"estimators = {list(self.estimators)}, minimise = {list(self.minimise)}; "
-                "leave out `rank_by`"
-            ).with_code("rank-by-estimate")
+                "leave out `rank_by`",
+            )
         return self
 
     @model_validator(mode="after")
@@ -776,48 +788,55 @@ class StudySpec(Frozen):
         likelihood, kind = self.plan.likelihood, self.plan.declared.kind
         if others := [e for e in self.estimators if declared(e).metric not in ("", *kind.metrics)]:
             raise UserError(
+                "estimators-of-other-targets",
                 f"`estimators` must be defined for {kind.targets} with likelihood = "
-                f'"{likelihood}", but got {others}'
-            ).with_code("estimators-of-other-targets")
+                f'"{likelihood}", but got {others}',
+            )
         for name, why in self.plan.declared.without.items():
             if name in self.estimators:
                 raise UserError(
+                    "estimator-of-other-likelihoods",
                     f'`estimators` must not have {name} with likelihood = "{likelihood}": {why}; '
-                    "remove it"
-                ).with_code("estimator-of-other-likelihoods")
+                    "remove it",
+                )
         if self.plan.augment and (
             of_plain := [e for e in self.estimators if declared(e).plain_only]
         ):
             raise UserError(
+                "estimators-without-augment",
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
-                f"got {of_plain}; remove them, or `augment`"
-            ).with_code("estimators-without-augment")
+                f"got {of_plain}; remove them, or `augment`",
+            )
         if self.dataset.units_column and (
             mixing := [e for e in self.estimators if declared(e).own_order]
         ):
             raise UserError(
+                "estimators-mix-rows",
                 "`estimators` must keep groups together and times in order with `groups` or "
                 f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
-                "their own; remove them, or use conditional_evidence"
-            ).with_code("estimators-mix-rows")
+                "their own; remove them, or use conditional_evidence",
+            )
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise UserError(
+                "pruning-score-too-late",
                 "`score` in [pruning] must be known before the end of training, but "
-                f'"{self.pruning_score}" is not; name another'
-            ).with_code("pruning-score-too-late")
+                f'"{self.pruning_score}" is not; name another',
+            )
         if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
             raise UserError(
+                "pruning-score-not-an-estimator",
                 f"`score` in [pruning] must be one of the estimators, but got "
-                f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
-            ).with_code("pruning-score-not-an-estimator")
+                f'"{self.pruning_score}" with estimators = {list(self.estimators)}',
+            )
         if self.sampler.name == "grid":
             for family, domains in self.family.items():
                 for key, domain in domains.items():
                     if math.isinf(domain.size):
                         raise UserError(
+                            "grid-of-a-range",
                             f"`{key}` in [family.{family}] has no finite grid; "
-                            'give options, or another sampler than "grid"'
-                        ).with_code("grid-of-a-range")
+                            'give options, or another sampler than "grid"',
+                        )
         return self
 
 
@@ -836,8 +855,8 @@ def preset_keys(name: str | None) -> Mapping[str, Any]:
         ValueError: for an unknown name.
     """
     if name is not None and name not in PRESETS:
-        raise UserError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}").with_code(
-            "unknown-preset"
+        raise UserError(
+            "unknown-preset", f"preset must be one of {', '.join(PRESETS)}, but got {name!r}"
         )
     return {} if name is None else PRESETS[name]
 

@@ -194,10 +194,11 @@ def _check_format(path: Path, text: str) -> None:
     found = re.match(_FORMAT_LINE.format(r"(\w+)"), text)
     if found is not None and found[1] != str(FORMAT):
         raise UserError(
+            "study-format",
             f"{path}: the format of a study folder must be {FORMAT}, but it is {found[1]}: "
             "another version of nas-evidence wrote it; continue it with that one, or give "
-            "another folder as `out`"
-        ).with_code("study-format")
+            "another folder as `out`",
+        )
 
 
 def parse_study(

@@ -57,11 +57,12 @@ def check_conditions(folder: Path, study: StudySpec) -> None:
     if changed:
         words = (line.replace("in the folder", "then").replace("asked", "now") for line in changed)
         raise UserError(
+            "study-file-changed",
             f"{folder}/study.toml was changed after trials had run: {'; '.join(words)}. One table "
             "never holds the results of two studies: `nas-evidence repair "
             f"{shell_word(folder)}` restores the file, or give the changed study "
-            "another folder."
-        ).with_code("study-file-changed")
+            "another folder.",
+        )
 
 
 def edits_of(folder: Path) -> list[str]:
@@ -91,20 +92,22 @@ def hash_to_run(
     for path, known in _sound(folder):
         if data and known.data and data != known.data:
             raise UserError(
+                "data-set-replaced",
                 f"the data set '{study.dataset.name}' is not the one that the trials of {folder} "
                 f"were trained on (its hash was {known.data}, now {data}); restore the data, or "
                 "start another study in another folder. If nobody changed them, an earlier "
-                "version of nas-evidence read them otherwise."
-            ).with_code("data-set-replaced")
+                "version of nas-evidence read them otherwise.",
+            )
         if data == known.data:  # also after an update that added keys
             return _hash_in(path), True
     found = content_hash(study, data)
     if ran and found not in ran:
         raise UserError(
+            "conditions-lost",
             f"study.toml or the data of {folder} are not those of its trials (their hash is "
             f"{', '.join(sorted(ran))}, now it is {found}), and the copy of the study in logs/ "
-            "is lost; restore study.toml and the data from a backup, or give another folder."
-        ).with_code("conditions-lost")
+            "is lost; restore study.toml and the data from a backup, or give another folder.",
+        )
     return found, False
 
 

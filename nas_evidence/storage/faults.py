@@ -91,9 +91,10 @@ def seconds_between_checkpoints() -> float:
     if seconds >= 0:
         return seconds
     raise UserError(
+        "save-every",
         "NAS_EVIDENCE_SAVE_EVERY in the environment must be a number of seconds from 0 on, but is "
-        f"{shortened(given)!r}; correct it, or unset it for {_SAVE_EVERY:g}"
-    ).with_code("save-every")
+        f"{shortened(given)!r}; correct it, or unset it for {_SAVE_EVERY:g}",
+    )
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -150,4 +151,4 @@ def about_disk(error: BaseException | str, folder: Path | None = None) -> str:
 
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:
     """Return the error that stops a study because its disk is full, failing or read-only."""
-    return StudyStoppedError(about_disk(error, folder)).with_code("disk-not-usable")
+    return StudyStoppedError("disk-not-usable", about_disk(error, folder))

@@ -162,9 +162,10 @@ def refuse_if_held(
     holder = holder_in(content)
     if is_damaged(content) and not steal:
         raise UserError(
+            "lock-damaged",
             f"the file {place}/lock is damaged, so it cannot be told who works on the study; "
-            "make sure that nobody does, then take it over with the option `steal`."
-        ).with_code("lock-damaged")
+            "make sure that nobody does, then take it over with the option `steal`.",
+        )
     if holder is None or is_left(holder):
         return
     who, heard_of = f"process {holder.pid} of host {holder.host}", _when(holder.heard_of)
@@ -172,14 +173,16 @@ def refuse_if_held(
         raise held_here(place)
     if holder.may_be_alive:
         raise UserError(
+            "study-held",
             f"another process works on {place} ({who}, heard of at {heard_of}); wait for it, or "
-            "stop it first."
-        ).with_code("study-held")
+            "stop it first.",
+        )
     if holder.is_elsewhere and not steal:
         raise UserError(
+            "holder-silent",
             f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "
-            "then take the study over with the option `steal`."
-        ).with_code("holder-silent")
+            "then take the study over with the option `steal`.",
+        )
 
 
 def is_mine(place: Path | str) -> bool:
@@ -197,9 +200,10 @@ def _key(place: Path | str) -> str:
 def held_here(place: Path | str) -> UserError:
     """Return the error of whoever would wait for a study of which it is a callback."""
     return UserError(
+        "study-held-here",
         f"this is called while {place} runs and waits for it, as in a callback; do it when the "
-        "search has returned."
-    ).with_code("study-held-here")
+        "search has returned.",
+    )
 
 
 def boot_id() -> str:

@@ -30,17 +30,19 @@ def refuse_links(folder: Path, place: str | None = None) -> None:
             continue
         if not entry.is_symlink():
             raise UserError(
+                "not-file-or-folder",
                 f"{place}/{name} is neither a file nor a folder, but a pipe, a socket or a "
-                "device; remove it."
-            ).with_code("not-file-or-folder")
+                "device; remove it.",
+            )
         target = Path(os.path.realpath(entry.path))  # `resolve` raises for a circle
         inside = target.is_relative_to(home)
         if not inside or not os.path.exists(entry.path):
             where = "where nothing is" if inside else "outside of the study"
             raise UserError(
+                "link-outside",
                 f"{place}/{name} is a link to {target}, {where}; put what it leads to in its "
-                "place, or remove it."
-            ).with_code("link-outside")
+                "place, or remove it.",
+            )
 
 
 def link_on_the_way(root: Path, name: str) -> str | None:

@@ -109,10 +109,11 @@ class Log:
             raise self._taken_over(self._next)
         if self._file is not None and _size(self._file.name) < _size(self._file.fileno()):
             raise StudyStoppedError(
+                "folder-moved",
                 f"{self._file.name} is not the file that this process writes any more: "
                 f"{self._folder} was moved, removed or replaced. This process has stopped; resume "
-                "the study where its folder is now."
-            ).with_code("folder-moved")
+                "the study where its folder is now.",
+            )
 
     def _taken_over(self, path: Path) -> StudyStoppedError:
         """Return the error that stops this process, as another one has created the next file."""
@@ -122,10 +123,11 @@ class Log:
         holder = holder_in(lock.read_bytes() if lock.exists() else b"")
         known = holder is not None and not holder.is_me
         return StudyStoppedError(
+            "about-to-be-taken-over",
             f"{holder if known else 'another process'} is about to take over {self._folder}; this "
             "one has stopped and written nothing since. Nothing is lost: resume the study if that "
-            "process has stopped, too."
-        ).with_code("about-to-be-taken-over")
+            "process has stopped, too.",
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -145,9 +147,10 @@ class Log:
             before = path.with_name(self._past.name or path.name)
             if events_since(self._folder, self._past)[0]:  # its process still writes
                 raise StudyStoppedError(
+                    "still-at-work",
                     f"{_who(before.read_bytes())} was still at work on {self._folder}; both have "
-                    "stopped. Nothing is lost: resume the study."
-                ).with_code("still-at-work")
+                    "stopped. Nothing is lost: resume the study.",
+                )
             self._append(file, _begin())
         except BaseException:
             file.close()
@@ -240,9 +243,10 @@ def joined(pieces: bytes) -> bytes:
 def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
     """Return the error that stops a process whose study has the next file; `content` is its."""
     return StudyStoppedError(
+        "taken-over",
         f"{_who(content)} has taken over {place}; this one has stopped and written nothing since. "
-        "Nothing is lost: leave the study to that process."
-    ).with_code("taken-over")
+        "Nothing is lost: leave the study to that process.",
+    )
 
 
 def _who(content: bytes) -> str:

@@ -101,9 +101,10 @@ def admitted(
     if sampler.startswith(IN_PYTHON):
         if sampler not in code.local:
             raise UserError(
+                "sampler-of-python-missing",
                 f"the sampler of the study is an object of Python, {sampler.partition(':')[2]}, "
-                "which no file holds; give it again: nas_evidence.resume(FOLDER, sampler=...)"
-            ).with_code("sampler-of-python-missing")
+                "which no file holds; give it again: nas_evidence.resume(FOLDER, sampler=...)",
+            )
         sampler = ""
     everything = [*names, *filter(None, [sampler])]
     if not everything:
@@ -111,9 +112,10 @@ def admitted(
     asked = [one for one in everything if one not in own.local and _top(one) not in own.tops]
     if asked and not allowed:
         raise UserError(
+            "code-not-allowed",
             f"the study names {', '.join(asked)}: code from outside nas-evidence, which runs "
-            "only with allow_code (--allow-code)."
-        ).with_code("code-not-allowed")
+            "only with allow_code (--allow-code).",
+        )
     code = code_of(names, places, code, sampler=sampler)
     with code.in_use():
         given = study.model_dump(exclude_unset=True) | _families(study, stored=kept is not None)
@@ -205,9 +207,10 @@ def reference_of(given: Any) -> str:
             return f"{home}:{name}"
     if there is not kind:
         raise UserError(
+            "own-code-inside-function",
             f"{kind.__qualname__} is not at the top level of {home}, so that neither `resume` nor "
-            "`load` would find it again; define it there, outside of functions"
-        ).with_code("own-code-inside-function")
+            "`load` would find it again; define it there, outside of functions",
+        )
     if not isinstance(given, Score) and not is_family(given):
         raise without_name(reference, "it has no name there")
     return reference
@@ -265,8 +268,9 @@ def _families(study: StudySpec, *, stored: bool) -> dict[str, Any]:
             if key not in own:
                 known = ", ".join(own) or "none"
                 raise UserError(
-                    f"family {name} has no parameter '{key}'; it has: {known}."
-                ).with_code("family-without-parameter")
+                    "family-without-parameter",
+                    f"family {name} has no parameter '{key}'; it has: {known}.",
+                )
         real = {key for key, domain in own.items() if type_of(domain) is float and not stored}
         asked = {key: _of_numbers(d) if key in real else d for key, d in given.items()}
         families[name] = {key: d.model_dump() for key, d in {**own, **asked}.items()}
@@ -292,9 +296,10 @@ def with_kept(folder: Path, code: Code) -> Code:
     for name, content in code.files.items():
         if kept.files.get(name, content) != content:
             raise UserError(
+                "code-changed",
                 f"{name} has changed since {folder} began; a study cannot change its code. "
-                f"Give another folder as `out`, or restore the code from {folder}/code."
-            ).with_code("code-changed")
+                f"Give another folder as `out`, or restore the code from {folder}/code.",
+            )
     return kept | code
 
 
@@ -343,9 +348,10 @@ def check_code(folder: Path) -> None:
     """
     if wrong := wrong_code(folder):
         raise UserError(
+            "kept-code-damaged",
             f"{folder}/code/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; "
-            "restore it from where the study began."
-        ).with_code("kept-code-damaged")
+            "restore it from where the study began.",
+        )
 
 
 def size_said(code: Code) -> str:
@@ -372,9 +378,10 @@ def _of_caller(reference: str) -> Any:
     found = _found(name, sys.modules[module])
     if found is None:
         raise UserError(
+            "name-of-another-script",
             f"{reference} cannot be imported: only the script or notebook that defines it has it. "
-            "Put it into a module."
-        ).with_code("name-of-another-script")
+            "Put it into a module.",
+        )
     return found
 
 
@@ -417,9 +424,10 @@ def _gathered(names: Iterable[str], places: Sequence[Path], known: Iterable[str]
             for asked in called - seen:
                 if _files_of(asked, places):
                     raise UserError(
+                        "import-not-followed",
                         f"{path} imports {asked} by importlib.import_module, which is not "
-                        f"followed when the code is copied; write `import {asked}`."
-                    ).with_code("import-not-followed")
+                        f"followed when the code is copied; write `import {asked}`.",
+                    )
             queue += sorted(plain)
     return Code(files, origins) if files else None
 
@@ -435,9 +443,10 @@ def _files_of(top: str, places: Sequence[Path]) -> dict[str, Path]:
             return {}
         if path.suffix != ".py":
             raise UserError(
+                "own-code-compiled",
                 f"{path} is no Python source and cannot be copied with the study; install it, so "
-                "that every node has it."
-            ).with_code("own-code-compiled")
+                "that every node has it.",
+            )
         return {path.name: path}
     if spec.origin is None and _found_by_others(top):
         return {}
@@ -527,9 +536,10 @@ def _check_strays(code: Code, before: set[str]) -> None:
         path = Path(file).resolve()
         if _home(name, path) in homes and not _is_installed(path):
             raise UserError(
+                "imported-past-the-copy",
                 f"{path} is imported in a way that is not followed when the code is copied; write "
-                f"`import {name}` in the module that needs it."
-            ).with_code("imported-past-the-copy")
+                f"`import {name}` in the module that needs it.",
+            )
 
 
 def _kind(given: Any) -> Any:
@@ -576,9 +586,10 @@ def _check_same(reference: str, given: Any, copied: Any) -> None:
         return
     if name := _difference(module, sys.modules[_kind(copied).__module__]):
         raise UserError(
+            "family-changed-in-memory",
             f"{name} of {module.__file__} is not in this process what the file says, so what runs "
-            "would not be what is kept; save the change there and start Python again."
-        ).with_code("family-changed-in-memory")
+            "would not be what is kept; save the change there and start Python again.",
+        )
 
 
 def _difference(loaded: ModuleType, copied: ModuleType) -> str:

@@ -141,9 +141,10 @@ def to_retry(finds: DoneTrials, which: Collection[int] | None) -> dict[int, Tria
     if wrong := [i for i in chosen if i not in failed]:
         state = rows[wrong[0]].status if wrong[0] in rows else "not finished"
         raise UserError(
+            "retry-not-failed",
             f"only failed trials can be retried, but trial {wrong[0]} is {state}; "
-            f"failed: {', '.join(map(str, failed)) or 'none'}."
-        ).with_code("retry-not-failed")
+            f"failed: {', '.join(map(str, failed)) or 'none'}.",
+        )
     return {i: rows[i] for i in chosen}
 
 

@@ -24,9 +24,10 @@ def set_aside(folder: Path, place: str) -> None:
     above = Path(place).parent.as_posix()
     if not stays_inside(place) or link_on_the_way(folder, above):
         raise UserError(
+            "place-outside",
             f"{place!r} leads out of {folder}, so it is left as it is; look at the file of the "
-            "study that names it."
-        ).with_code("place-outside")
+            "study that names it.",
+        )
     name = place.replace("/", "-")
     if len(os.fsencode(name)) > _LONGEST:
         name = name[-_LONGEST // 4 :]  # a character has up to four bytes

@@ -105,9 +105,10 @@ class Store:
         in_folder = not is_uri(self.place) or protocol in ("file", "local")
         if not in_folder and "::" in self.place:
             raise UserError(
+                "store-chained",
                 f"{self.place} is a chain of file systems, and what lies behind one is not "
-                "guarded; give the last of them alone, as file:///nfs/study or s3://bucket/study."
-            ).with_code("store-chained")
+                "guarded; give the last of them alone, as file:///nfs/study or s3://bucket/study.",
+            )
         try:
             self._fs: Any
             if in_folder:
@@ -126,13 +127,13 @@ class Store:
             package = (
                 f"'nas-evidence[{extra}]'" if extra else f"what fsspec needs for it ({error})"
             )
-            raise UserError(f"{self.place} cannot be opened: install {package}.").with_code(
-                "store-needs-package"
+            raise UserError(
+                "store-needs-package", f"{self.place} cannot be opened: install {package}."
             ) from None
         except (ValueError, TypeError, LookupError, OSError) as error:
             known = "s3://, gs://, file:// and others that fsspec lists"
-            raise UserError(f"{self.place} cannot be opened: {error} (known: {known}).").with_code(
-                "store-not-opened"
+            raise UserError(
+                "store-not-opened", f"{self.place} cannot be opened: {error} (known: {known})."
             ) from None
         self._root, self._in_folder = str(root).rstrip("/"), in_folder
         self._may_have_links = in_folder and not in_use  # until it was looked through
@@ -277,9 +278,10 @@ class Store:
         self._try(lambda: self._delete([self._path(_PROBE)]), patience=0.0)
         if overwrites:
             raise StoreError(
+                "store-without-create",
                 f"the store {self.place} overwrites a file that it was asked to create only if "
-                "absent, so two drivers could not be told apart; give another store."
-            ).with_code("store-without-create")
+                "absent, so two drivers could not be told apart; give another store.",
+            )
 
     def check_answers(self) -> None:
         """Check that the store answers soon; its client may try again by itself for minutes.
@@ -292,8 +294,8 @@ class Store:
         asking.join(LOOKING)
         if asking.is_alive():
             silent = f"it has not answered for {LOOKING:.0f} seconds"
-            raise StoreError(self._error_line(self._silent or TimeoutError(silent))).with_code(
-                "store-silent"
+            raise StoreError(
+                "store-silent", self._error_line(self._silent or TimeoutError(silent))
             )
 
     def _ask(self) -> None:
@@ -334,9 +336,10 @@ class Store:
         """
         if self._in_folder and (link := link_on_the_way(Path(self._root), name)):
             raise StoreError(
+                "link-in-store",
                 f"{self.place}/{link} is a link, and a store is never followed through one; put "
-                "what it leads to in its place, or remove it."
-            ).with_code("link-in-store")
+                "what it leads to in its place, or remove it.",
+            )
         return f"{self._root}/{name}" if name else self._root
 
     # --- retries and errors
@@ -372,7 +375,7 @@ class Store:
         except StudyStoppedError:  # by the guard
             raise
         except Exception as error:  # each service has its own errors
-            raise StoreError(self._error_line(error)).with_code("store-failed") from None
+            raise StoreError("store-failed", self._error_line(error)) from None
 
     def _note(self, error: BaseException) -> None:
         self._silent = error

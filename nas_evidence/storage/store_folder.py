@@ -66,10 +66,11 @@ def _link(source: Path, target: Path) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
         raise StoreError(
+            "store-without-hard-links",
             f"{target.parent} is on a file system without hard links, such as FAT and exFAT, so "
             "two drivers at file:// could not be told apart; give the path of the folder without "
-            "file:// if only this machine works there, or a store elsewhere."
-        ).with_code("store-without-hard-links") from None
+            "file:// if only this machine works there, or a store elsewhere.",
+        ) from None
 
 
 def _copy_like(source: Path, target: Path) -> None:

@@ -72,9 +72,10 @@ def agreed(folder: Path, study: StudySpec) -> StudySpec:
     if not path.is_file():
         if _is_foreign(folder):
             raise UserError(
+                "folder-not-empty",
                 f"{folder} is neither empty nor a study folder (it has no study.toml); "
-                "give another one as `out`."
-            ).with_code("folder-not-empty")
+                "give another one as `out`.",
+            )
         home = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         if not (home.is_dir() and os.access(home, os.W_OK)):
             raise _unwritable(folder, f"{home} is no folder that can be written")
@@ -82,18 +83,20 @@ def agreed(folder: Path, study: StudySpec) -> StudySpec:
     old = load_study(path)
     if different := differences(old, study):
         raise UserError(
+            "folder-of-another-study",
             f"{folder} holds a study that differs: "
             + "; ".join(different)
-            + ". Give another folder as `out`, or the same study."
-        ).with_code("folder-of-another-study")
+            + ". Give another folder as `out`, or the same study.",
+        )
     check_conditions(folder, old)
     return study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
 
 
 def _unwritable(folder: Path, why: str) -> UserError:
     return UserError(
-        f"{folder} cannot be created or written: {why}; give another as `out`."
-    ).with_code("folder-not-writable")
+        "folder-not-writable",
+        f"{folder} cannot be created or written: {why}; give another as `out`.",
+    )
 
 
 def read_study(folder: Path, overrides: Iterable[Override | str] = ()) -> StudySpec:
@@ -111,8 +114,8 @@ def read_study(folder: Path, overrides: Iterable[Override | str] = ()) -> StudyS
             hint = f" {how}"
         else:
             hint = _near(folder)
-        raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(
-            "not-a-study-folder"
+        raise UserError(
+            "not-a-study-folder", f"{folder} is not a study folder: it has no study.toml.{hint}"
         )
     refuse_links(folder)
     study = restorable(folder)
@@ -168,9 +171,10 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
             found = read_submission(folder)
             words = (str(folder),) if found is None else found.words
             raise UserError(
+                "folder-locked",
                 f"another process works on {folder} ({holder_of(folder) or 'unknown'}); wait for "
-                f"it, or stop it first: `nas-evidence cancel {' '.join(map(shell_word, words))}`."
-            ).with_code("folder-locked") from None
+                f"it, or stop it first: `nas-evidence cancel {' '.join(map(shell_word, words))}`.",
+            ) from None
         except OSError as error:  # a file system without locks
             raise OSError(error.errno, error.strerror, str(folder / "lock")) from error
 

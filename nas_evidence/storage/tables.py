@@ -136,9 +136,10 @@ def write_record(
     """
     if not record.status.is_final:
         raise UserError(
+            "record-not-final",
             f"only finished trials are stored, but trial {record.trial_id} is "
-            f'"{record.status}"; write it when it has ended.'
-        ).with_code("record-not-final")
+            f'"{record.status}"; write it when it has ended.',
+        )
     rows = rows_of_record(record)
     conditions = record.content_hash or ""
     tables = {
@@ -159,10 +160,11 @@ def write_record(
                 del _WRITTEN[next(iter(_WRITTEN))]
         elif not stored.equals(tables[table], check_metadata=False):
             raise UserError(
+                "attempt-already-stored",
                 f"a committed attempt is never changed, but {path} holds another {table} table "
                 f"of trial {record.trial_id}, attempt {record.attempt}; "
-                "store a new run under the next attempt number."
-            ).with_code("attempt-already-stored")
+                "store a new run under the next attempt number.",
+            )
         else:
             digests[table] = file_digest(path)
     return digests
@@ -293,9 +295,10 @@ def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
     """
     if table not in TABLES:
         raise UserError(
+            "unknown-table",
             f"a study has the tables {', '.join(sorted(TABLES))}, but got {table!r}"
-            f"{meant(table, TABLES)}"
-        ).with_code("unknown-table")
+            f"{meant(table, TABLES)}",
+        )
     with _at_hand(str(folder), table) as home:
         return read_tables(home, [table])[0][table]
 
@@ -319,9 +322,10 @@ def _at_hand(place: str, table: TableName) -> Iterator[Path]:
                 yield home
     if not there:
         raise UserError(
+            "no-study-folder",
             f"{place} is no folder of a study; name the one that `search` wrote (its `out`, by "
-            "default runs/<name>), or the URI of its store"
-        ).with_code("no-study-folder")
+            "default runs/<name>), or the URI of its store",
+        )
 
 
 def read_tables(
@@ -395,26 +399,30 @@ def check_own_columns(
     for name, kind in columns.items():
         if not (name.isidentifier() and len(name) <= _LONGEST_NAME):
             raise UserError(
+                "own-column-name",
                 f"a callback names a column {name!r}, which must be an identifier of at most "
-                f"{_LONGEST_NAME} characters"
-            ).with_code("own-column-name")
+                f"{_LONGEST_NAME} characters",
+            )
         if name in known or name.startswith(ARCHITECTURE):
             raise UserError(
+                "own-column-taken",
                 f"a callback names a column {name!r}, which means something else in this study; "
-                "give it another name"
-            ).with_code("own-column-taken")
+                "give it another name",
+            )
         if not isinstance(kind, type) or kind not in _ARROW_TYPES:
             raise UserError(
+                "own-column-type",
                 f"the column {name!r} of a callback must be bool, int, float or str, but is "
-                f"{getattr(kind, '__name__', repr(kind))}"
-            ).with_code("own-column-type")
+                f"{getattr(kind, '__name__', repr(kind))}",
+            )
     stored = _stored_types(folder) if columns else {}
     for name, kind in columns.items():
         if (old := stored.get(name)) is not None and old != _ARROW_TYPES[kind]:
             raise UserError(
+                "own-column-other-type",
                 f"the column {name!r} of a callback is {kind.__name__}, but {old} in {folder}; "
-                "keep its type, or give it another name"
-            ).with_code("own-column-other-type")
+                "keep its type, or give it another name",
+            )
 
 
 def _stored_types(folder: Path) -> dict[str, pa.DataType]:
@@ -484,9 +492,10 @@ class StudyTables:
         rows = self.trials[self.trials["trial_id"] == trial_id]
         if rows.empty:
             raise UserError(
+                "trial-not-finished",
                 f"study '{self.spec.name}' has no finished trial {trial_id}; "
-                "see `nas-evidence status`."
-            ).with_code("trial-not-finished")
+                "see `nas-evidence status`.",
+            )
         return rows.iloc[0]
 
     def conditions(self, trial_id: int) -> str:
@@ -516,9 +525,10 @@ def read_study_tables(
         file = folder / "study.toml"
         if not file.is_file():
             raise UserError(
+                "no-study-file",
                 f"a study folder holds study.toml, but {folder} does not; "
-                "name the folder that `search` wrote (its `out`, by default runs/<name>)."
-            ).with_code("no-study-file")
+                "name the folder that `search` wrote (its `out`, by default runs/<name>).",
+            )
         spec = load_study(file)
         check_conditions(folder, spec)
     state = state or read_log(folder).state

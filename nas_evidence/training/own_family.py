@@ -68,8 +68,8 @@ def tried_networks(
         check_first_step(str(architecture), model, input_shape, n_outputs)
         found.append(model)
     if not found:
-        raise UserError(f"{reasons[0]}; correct `build` or the domains of {family}").with_code(
-            "family-impossible"
+        raise UserError(
+            "family-impossible", f"{reasons[0]}; correct `build` or the domains of {family}"
         )
     return found
 
@@ -88,32 +88,33 @@ def check_first_step(
         refuse_batch_statistics(model)
         outputs = model(inputs.clone())
     except BatchStatisticsError as error:
-        raise UserError(f"{name} cannot be trained here: {error}").with_code(
-            "family-not-trained"
-        ) from None
+        raise UserError("family-not-trained", f"{name} cannot be trained here: {error}") from None
     except Exception as error:
         raise UserError(
+            "family-fails-on-inputs",
             f"{name} fails on inputs {shape}: {_first_line(error)}; build it from `input_shape`, "
-            "which is that of one example"
-        ).with_code("family-fails-on-inputs") from None
+            "which is that of one example",
+        ) from None
     if not isinstance(outputs, Tensor) or outputs.shape != (_ROWS, n_outputs):
         gave = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(
+            "family-output-shape",
             f"{name} must return a tensor [{_ROWS}, {n_outputs}] for {_ROWS} examples, but gave "
-            f"{gave}; return one row of outputs for each example"
-        ).with_code("family-output-shape")
+            f"{gave}; return one row of outputs for each example",
+        )
     try:
         with undisturbed(model):
             check_rows(model, inputs)
     except UserError as error:
-        raise UserError(f"{name} cannot be trained here: {error}").with_code(
-            "family-rows-not-alone"
+        raise UserError(
+            "family-rows-not-alone", f"{name} cannot be trained here: {error}"
         ) from error
     if not outputs.requires_grad:
         raise UserError(
+            "family-without-parameters",
             f"{name} has outputs that depend on no free parameter; let `forward` use an "
-            "nn.Parameter with requires_grad=True"
-        ).with_code("family-without-parameters")
+            "nn.Parameter with requires_grad=True",
+        )
 
 
 def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) -> None:
@@ -122,9 +123,10 @@ def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) 
     failed = {one.kind: one.reason for one in tried if not one.covered}
     if lacking := sorted((online | curvatures_of(study.estimators)) & failed.keys()):
         raise UserError(
+            "scores-not-computable",
             f"{', '.join(lacking)} cannot be computed for {family}: {failed[lacking[0]]}. "
-            f"Set {' and '.join(_remedy(study, failed))}"
-        ).with_code("scores-not-computable")
+            f"Set {' and '.join(_remedy(study, failed))}",
+        )
 
 
 def _check_last_layer(
@@ -139,8 +141,9 @@ def _check_last_layer(
     except UserError as error:
         keys = _without(study, [name for name in study.estimators if name != _LAST_LAYER])
         raise UserError(
-            f"{_LAST_LAYER} cannot be computed for {family}: {error}. Set {' and '.join(keys)}"
-        ).with_code("last-layer-not-computable") from error
+            "last-layer-not-computable",
+            f"{_LAST_LAYER} cannot be computed for {family}: {error}. Set {' and '.join(keys)}",
+        ) from error
 
 
 def _remedy(study: StudySpec, failed: Collection[str]) -> list[str]:

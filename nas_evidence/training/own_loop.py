@@ -145,16 +145,18 @@ class OnlineLaplace:
         found = stored["prior_precision"]
         if found.shape != self._network.hyper.precision.shape:
             raise UserError(
+                "own-loop-state",
                 f"the stored state has {len(found)} prior precisions, but the model has "
-                f"{len(self._network.hyper.precision)}; load it with the model it was made for"
-            ).with_code("own-loop-state")
+                f"{len(self._network.hyper.precision)}; load it with the model it was made for",
+            )
         scale, unit = float(stored["noise_std"]), tuple(map(float, stored.get("noise_unit", ())))
         if unit and len(unit) != self._network.data.n_outputs:
             noises = tuple(scale * one for one in unit)
             raise UserError(
+                "own-loop-state-noise",
                 f"the stored state has the noise {_shown(noises)}, but the model has "
-                f"{self._network.data.n_outputs} outputs; load it with the model it was made for"
-            ).with_code("own-loop-state-noise")
+                f"{self._network.data.n_outputs} outputs; load it with the model it was made for",
+            )
         self._network.hyper = Hyper(found.double().clone(), scale, unit)
         self._network.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
@@ -265,9 +267,7 @@ def online_laplace(
             support; before any training.
     """
     if not isinstance(every, int) or every < 1:  # the number of epochs is not known here
-        raise UserError(f"`every` must be an integer >= 1, but got {every!r}").with_code(
-            "own-loop-every"
-        )
+        raise UserError("own-loop-every", f"`every` must be an integer >= 1, but got {every!r}")
     check_kind(curvature)
     online = {
         "every": every,
@@ -295,8 +295,8 @@ def online_laplace(
         place = ".".join(map(str, first["loc"])) or "settings"
         options = re.findall(r"'([^']+)'", str(first.get("ctx", {}).get("expected", "")))
         hint = meant(first["input"], options)
-        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}{hint}").with_code(
-            "own-loop-plan"
+        raise UserError(
+            "own-loop-plan", f"`{place}`: {first['msg']}, but got {first['input']!r}{hint}"
         ) from None
     check_optimiser(model, optimiser)
     refuse_batch_statistics(model)
@@ -317,8 +317,8 @@ def online_laplace(
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
     n_parameters = sum(p.numel() for p in free.values())
     if too_large := too_large_online(curvature, n_parameters, n_rows):
-        raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
-            "own-loop-curvature-too-large"
+        raise UserError(
+            "own-loop-curvature-too-large", too_large.replace("plan.online.curvature", "curvature")
         )
     data, constant = _tensor_data(x, y, tried.n_outputs), (0.0,)
     if declared(likelihood).learned:

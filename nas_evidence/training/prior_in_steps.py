@@ -59,10 +59,11 @@ class PriorInSteps:
             name = cut[0]
             decay = dict(zip(named, self.decay().tolist(), strict=True))[name]
             raise UserError(
+                "own-loop-prior-and-rate",
                 f"the prior of `{name}` needs a learning rate of at most {0.5 / decay:.3g}, but "
                 f"its group has lr {rates[id(named[name])]:g}: beyond it steps overshoot. Lower "
-                "the learning rate or `prior_precision`"
-            ).with_code("own-loop-prior-and-rate")
+                "the learning rate or `prior_precision`",
+            )
         for hooks in (optimiser._optimizer_step_pre_hooks, optimiser._optimizer_step_post_hooks):
             for key, hook in [*hooks.items()]:
                 if isinstance(getattr(hook, "__self__", None), PriorInSteps):
@@ -81,15 +82,17 @@ class PriorInSteps:
         free = {name for name, p in self.model.named_parameters() if p.requires_grad}
         if other := sorted(free.symmetric_difference(self.names)):
             raise UserError(
+                "own-loop-free-changed",
                 f"`{other[0]}` has been frozen or freed since `online_laplace` began, so that the "
-                "prior would be of other parameters; begin a new one with those that are free"
-            ).with_code("own-loop-free-changed")
+                "prior would be of other parameters; begin a new one with those that are free",
+            )
         if self.n_steps == 0 and self._versions != self._current():
             raise UserError(
+                "own-loop-no-step",
                 "the parameters have changed, but `optimiser` has taken no step since the last "
                 "epoch, so that they were trained without the prior; step with the optimiser "
-                "given to `online_laplace`, by its method `step`"
-            ).with_code("own-loop-no-step")
+                "given to `online_laplace`, by its method `step`",
+            )
         self.n_steps, self._versions = 0, self._current()
 
     def before_step(
@@ -126,9 +129,10 @@ class PriorInSteps:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None and self._calls == 0:
             raise UserError(
+                "own-loop-closure-unused",
                 f"{type(optimiser).__name__} has not called the closure of its step, so that the "
-                "step was without the prior; call backward first, then `step()`"
-            ).with_code("own-loop-closure-unused")
+                "step was without the prior; call backward first, then `step()`",
+            )
         self.n_steps += 1
 
     def _add(self, optimiser: torch.optim.Optimizer) -> None:
@@ -141,9 +145,10 @@ class PriorInSteps:
         for name, parameter in named:
             if parameter.grad is not None and parameter.grad.layout is not torch.strided:
                 raise UserError(
+                    "own-loop-sparse-gradient",
                     f"the gradient of `{name}` is sparse, but the prior pulls every weight; set "
-                    "sparse=False in its module"
-                ).with_code("own-loop-sparse-gradient")
+                    "sparse=False in its module",
+                )
         signs = decay.new_tensor([-1.0 if id(p) in rising else 1.0 for _, p in named])
         parameters: list[Tensor] = [parameter for _, parameter in named]
         with torch.no_grad():
@@ -211,23 +216,26 @@ def check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     """
     if isinstance(optimiser, torch.optim.LBFGS):
         raise UserError(
+            "own-loop-lbfgs",
             "`optimiser` must take one gradient per step, but LBFGS calls the loss again; use SGD "
-            "or Adam"
-        ).with_code("own-loop-lbfgs")
+            "or Adam",
+        )
     runs_hooks = isinstance(optimiser, torch.optim.Optimizer) and hasattr(
         optimiser, "_optimizer_step_pre_hooks"
     )
     if not runs_hooks or not getattr(type(optimiser).step, "hooked", False):
         raise UserError(
+            "own-loop-optimiser",
             f"`optimiser` must be a torch.optim.Optimizer whose steps run hooks, but got a "
             f"{type(optimiser).__name__}: the prior enters by such a hook. Give the optimiser of "
-            "torch.optim that it wraps"
-        ).with_code("own-loop-optimiser")
+            "torch.optim that it wraps",
+        )
     if any(group.get("differentiable", False) for group in optimiser.param_groups):
         raise UserError(
+            "own-loop-differentiable",
             "`optimiser` has differentiable=True, with which torch cannot step the parameters of "
-            "a module; leave it out"
-        ).with_code("own-loop-differentiable")
+            "a module; leave it out",
+        )
     _refuse_missing(model, optimiser)
     _refuse_decay(optimiser)
 
@@ -237,9 +245,11 @@ def _refuse_missing(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in stepped:
             raise UserError(
+                "own-loop-parameter-missing",
                 f"`optimiser` must hold all free parameters of the model, but not `{name}`; the "
-                "evidence is a function of all of them. What is a constant has requires_grad=False"
-            ).with_code("own-loop-parameter-missing")
+                "evidence is a function of all of them. What is a constant has "
+                "requires_grad=False",
+            )
 
 
 def _refuse_decay(optimiser: torch.optim.Optimizer) -> None:
@@ -247,9 +257,10 @@ def _refuse_decay(optimiser: torch.optim.Optimizer) -> None:
         for name in _DECAYS:
             if group.get(name, 0):
                 raise UserError(
+                    "own-loop-weight-decay",
                     f"`optimiser` has {name} {group[name]}, a second prior beside the learned "
-                    f"one; set {name}=0"
-                ).with_code("own-loop-weight-decay")
+                    f"one; set {name}=0",
+                )
 
 
 def _refuse_in_graph() -> None:
@@ -257,6 +268,7 @@ def _refuse_in_graph() -> None:
     capturing = on_a_gpu and torch.cuda.is_current_stream_capturing()
     if capturing or torch.compiler.is_compiling():
         raise UserError(
+            "own-loop-step-in-graph",
             "`optimiser.step()` is being recorded in a graph, which would keep the present prior "
-            "for ever; take the step outside of the CUDA graph or of torch.compile"
-        ).with_code("own-loop-step-in-graph")
+            "for ever; take the step outside of the CUDA graph or of torch.compile",
+        )

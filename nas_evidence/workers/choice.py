@@ -73,8 +73,9 @@ def torch_is_for_cpus() -> bool:
 def no_gpu_here(share: float) -> UserError:
     """Return the error for a share of a GPU on a machine without one."""
     return UserError(
-        f"resources.gpus = {share:g}, but this machine has no GPU; set resources.gpus=0."
-    ).with_code("no-gpu-here")
+        "no-gpu-here",
+        f"resources.gpus = {share:g}, but this machine has no GPU; set resources.gpus=0.",
+    )
 
 
 def unused_gpu(resources: ResourceSpec, executor: str | object) -> UserError | None:
@@ -98,14 +99,16 @@ def unused_gpu(resources: ResourceSpec, executor: str | object) -> UserError | N
         return None
     if torch_is_for_cpus():
         return UserError(
+            "torch-for-cpus",
             f"this machine has a GPU ({device}), but trials run on CPUs, since torch is built for "
-            "CPUs; install torch for CUDA, or set resources.gpus=0."
-        ).with_code("torch-for-cpus")
+            "CPUs; install torch for CUDA, or set resources.gpus=0.",
+        )
     if executor == "local":
         return UserError(
+            "gpu-not-for-processes",
             f"this machine has a GPU ({device}), but trials run on CPUs, since plain processes "
-            "use none; take executor=ray, or set resources.gpus=0."
-        ).with_code("gpu-not-for-processes")
+            "use none; take executor=ray, or set resources.gpus=0.",
+        )
     return None
 
 
@@ -120,14 +123,16 @@ def gpu_not_counted(address: str, device: str, *, joined: bool) -> UserError:
     ours = "`ray start --head --num-gpus=N` and add address=auto"
     how = "`ray start --num-gpus=N`" if joined else ours
     return UserError(
+        "gpu-not-counted",
         f"the node at {address} has a GPU ({device}) that Ray does not count, so no trial can use "
-        f"it; start Ray there with {how}, or set resources.gpus=0."
-    ).with_code("gpu-not-counted")
+        f"it; start Ray there with {how}, or set resources.gpus=0.",
+    )
 
 
 def gpu_not_found(device: str) -> UserError:
     """Return what is to be said if torch, which is built for GPUs, finds none."""
     return UserError(
+        "gpu-not-found",
         f"this machine has a GPU ({device}), but trials run on CPUs, since torch finds none; "
-        "check its driver with nvidia-smi, or set resources.gpus=0."
-    ).with_code("gpu-not-found")
+        "check its driver with nvidia-smi, or set resources.gpus=0.",
+    )

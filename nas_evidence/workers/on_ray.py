@@ -160,9 +160,10 @@ class RayExecutor(PackingPool):
         self._until_close = ExitStack()
         if (thread := threading.get_ident()) in _DRIVING:
             raise UserError(
+                "ray-inside-ray",
                 "a callback of a study on Ray would wait for the workers that its own study "
-                "holds; there use executor=inline or local, or begin when the first has returned."
-            ).with_code("ray-inside-ray")
+                "holds; there use executor=inline or local, or begin when the first has returned.",
+            )
         _DRIVING.add(thread)
         self._until_close.callback(_DRIVING.discard, thread)
         try:
@@ -260,7 +261,7 @@ class RayExecutor(PackingPool):
             return
         text = refusal(self._place_of_study, place.address, place.unusable)
         if place.node in self._first:
-            raise UserError(text).with_code("nodes-cannot-see")
+            raise UserError("nodes-cannot-see", text)
         _LOG.warning("node_refused %s", text)  # it has joined later: the study goes on elsewhere
         self._blind.add(place.node)
         self._remove(worker)
@@ -288,9 +289,10 @@ class RayExecutor(PackingPool):
         self._look()
         n = sum(_has(node, "GPU") for node in self._nodes)
         return UserError(
+            "gpus-without-cuda",
             f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "
-            "CUDA, or set resources.gpus=0."
-        ).with_code("gpus-without-cuda")
+            "CUDA, or set resources.gpus=0.",
+        )
 
     # --- shares
 
@@ -361,10 +363,11 @@ class RayExecutor(PackingPool):
             memory = int(ray.get(found))
         except RayError as error:
             raise StudyStoppedError(
+                "gpu-memory-unknown",
                 f"the memory of the cluster's GPUs cannot be determined ({_last_line(error)}). "
                 "Run the same command again, or give the share of a GPU for each trial: set "
-                "resources.gpus=1"
-            ).with_code("gpu-memory-unknown") from None
+                "resources.gpus=1",
+            ) from None
         if not memory:
             raise self._no_cuda()
         return memory
@@ -427,9 +430,10 @@ class RayExecutor(PackingPool):
                 return
             if address not in (None, "auto") and not _is_this_ray(address):
                 raise UserError(
+                    "connected-to-another-ray",
                     f"this process is connected to another Ray than {address}; leave out the "
-                    "address to run in that one, or call ray.shutdown() before."
-                ).with_code("connected-to-another-ray")
+                    "address to run in that one, or call ray.shutdown() before.",
+                )
             if _SHARING:
                 _SHARING.add(self)
             self._joined = True
@@ -461,13 +465,15 @@ class RayExecutor(PackingPool):
                 why = str(error).splitlines()[0]
                 if address is None:
                     raise StudyStoppedError(
+                        "ray-not-started",
                         f"Ray did not start on this machine ({why}); it may be too busy. Run the "
-                        f"same command again, or with executor=local. Details: {log}"
-                    ).with_code("ray-not-started") from None
+                        f"same command again, or with executor=local. Details: {log}",
+                    ) from None
                 raise UserError(
+                    "cluster-not-joined",
                     f"no Ray cluster can be joined at {address} ({why}); check that it runs and "
-                    "that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
-                ).with_code("cluster-not-joined") from None
+                    "that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token.",
+                ) from None
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:

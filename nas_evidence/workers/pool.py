@@ -457,8 +457,8 @@ class Pool(ABC):
         self._check_room(share)
         none_there = all(worker.ready_at is None for worker in self.workers)
         if none_there and len(self._failed_starts) >= MAX_FAILED_STARTS:
-            raise UserError(f"workers do not start: {self._failed_starts[-1]}").with_code(
-                "workers-do-not-start"
+            raise UserError(
+                "workers-do-not-start", f"workers do not start: {self._failed_starts[-1]}"
             )
 
     def _ask_for_lacking(self) -> float | None:
@@ -568,10 +568,11 @@ class Pool(ABC):
 
     def _no_room(self, share: float, n: int) -> UserError:
         return UserError(
+            "no-room",
             f"no room for a worker in {duration(self.patience)}: "
             f"{self._shortage(share, n)}. Run the same command again later, raise "
-            "resources.wait_seconds, or lower resources.workers, .cpus or .gpus."
-        ).with_code("no-room")
+            "resources.wait_seconds, or lower resources.workers, .cpus or .gpus.",
+        )
 
     def _tell_waiting(self, share: float, n: int, waited: float) -> None:
         """Tell what the study waits for; what is free may change meanwhile."""

@@ -24,9 +24,7 @@ def check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"`address` must be auto or HOST:PORT, but got {address}.").with_code(
-            "address-form"
-        )
+        raise UserError("address-form", f"`address` must be auto or HOST:PORT, but got {address}.")
     try:
         with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
             connection.settimeout(PATIENCE)
@@ -41,6 +39,7 @@ def check_reachable(address: str) -> None:
             return
         why = "something else than a Ray cluster answers"
     raise UserError(
+        "address-unreachable",
         f"no Ray cluster can be joined at {address}: {why}. Give the address that `ray start "
-        "--head` printed (port 6379 by default), and check that the cluster runs."
-    ).with_code("address-unreachable")
+        "--head` printed (port 6379 by default), and check that the cluster runs.",
+    )

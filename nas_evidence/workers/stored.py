@@ -72,8 +72,8 @@ class StoredWorker:
         names = sorted(names, key=_epoch, reverse=True)[:_N_FETCHED]
         if not self._store.download({name: here / name for name in names}):
             raise StoreError(
-                f"a checkpoint below {home} vanished while it was fetched."
-            ).with_code("checkpoint-vanished")
+                "checkpoint-vanished", f"a checkpoint below {home} vanished while it was fetched."
+            )
         resume_from = (here / names[0]).parent if names else None
         report: SliceReport = self._worker.start(
             replace(launch, folder=folder, resume_from=resume_from)

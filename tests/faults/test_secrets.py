@@ -79,7 +79,11 @@ def test_no_message_repeats_the_secret_of_a_uri(uri: str, frames: list[str]) -> 
     text = " ".join(frame.format(uri) for frame in frames)
     assert SECRET not in masked(text)
     assert masked(masked(text)) == masked(text)
-    for error in (UserError(text), StudyStoppedError(text), StudyError([Mistake("x", text)])):
+    for error in (
+        UserError("x", text),
+        StudyStoppedError("x", text),
+        StudyError([Mistake("x", text)]),
+    ):
         assert SECRET not in str(error)
         assert SECRET not in repr(error)
     record = logging.LogRecord("nas_evidence.x", 30, "x.py", 1, "at %s", (text,), None)
@@ -89,7 +93,11 @@ def test_no_message_repeats_the_secret_of_a_uri(uri: str, frames: list[str]) -> 
 @pytest.mark.slow
 @given(uri=URIS)
 def test_no_stored_cause_or_traceback_repeats_the_secret_of_a_uri(uri: str) -> None:
-    for error in (OSError(f"403 for {uri}"), RuntimeError(f"'{uri}'"), StudyStoppedError(uri)):
+    for error in (
+        OSError(f"403 for {uri}"),
+        RuntimeError(f"'{uri}'"),
+        StudyStoppedError("x", uri),
+    ):
         assert SECRET not in loss_of(error)[0]
     found = checked(Lost(0, 1, f"no answer of {uri}", LossKind.CRASH), asked())
     assert SECRET not in str(found)
@@ -101,7 +109,7 @@ def test_no_stored_cause_or_traceback_repeats_the_secret_of_a_uri(uri: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["x" * 80_000_000, "a://b:" * 1_000_000, "?key=" * 1_000_000])
 def test_an_endless_text_of_an_error_is_cut_where_it_is_stored_and_shown(text: str) -> None:
-    assert len(str(UserError(text))) < 50_000
+    assert len(str(UserError("x", text))) < 50_000
     assert len(loss_of(RuntimeError(text))[0]) < 5_000
     record = logging.LogRecord("nas_evidence.x", 30, "x.py", 1, "at %s", (text,), None)
     assert len(LogFormatter().format(record)) < 50_000

@@ -35,7 +35,7 @@ def whereabouts(given: int) -> tuple[int, int, bool]:
 
 def failing(kind: str) -> None:
     if kind == "user":
-        raise UserError("it is blue; paint it red").with_code("blue")
+        raise UserError("blue", "it is blue; paint it red")
     if kind == "library":
         raise ArithmeticError("too large")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -118,7 +118,7 @@ class Counter:
         warnings.warn("it is late", UserWarning, stacklevel=2)
 
     def fail(self) -> None:
-        raise UserError("it is blue; paint it red").with_code("blue")
+        raise UserError("blue", "it is blue; paint it red")
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -55,19 +55,22 @@ def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
         if name not in TRACKERS:
             known = ", ".join(f"{one}[:{_PLACES.get(one, 'PROJECT')}]" for one in TRACKERS)
             raise UserError(
-                f"`track` must be one of {known}, but got {masked(text)!r}."
-            ).with_code("unknown-tracker")
+                "unknown-tracker", f"`track` must be one of {known}, but got {masked(text)!r}."
+            )
         refuse_password(text, "`track` ", _PASSWORDS.get(name, "the environment"))
         if name == "optuna" and place:
             _check_url(place, installed=installed)
         if name not in _PLACES and not re.fullmatch(r"[\w. -]*", place):
             raise UserError(
-                f"track={name}:PROJECT takes letters, digits and .-_, but got {place!r}."
-            ).with_code("track-project")
+                "track-project",
+                f"track={name}:PROJECT takes letters, digits and .-_, but got {place!r}.",
+            )
         if installed and name != "prometheus" and find_spec(name) is None:
             raise UserError(
-                f"track={name} needs {name}: install it with `pip install '.[{name}]'` in a clone."
-            ).with_code("track-needs-package")
+                "track-needs-package",
+                f"track={name} needs {name}: install it with `pip install '.[{name}]'` "
+                "in a clone.",
+            )
 
 
 def sent_in_clear(text: str) -> str:
@@ -125,14 +128,16 @@ def _value(place: Path, section: str, key: str) -> str:
 def _check_url(url: str, *, installed: bool) -> None:
     if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
         raise UserError(
+            "track-optuna-url",
             "track=optuna:URL needs the URL of a database such as "
-            f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}."
-        ).with_code("track-optuna-url")
+            f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}.",
+        )
     if installed and url.startswith("postgres") and find_spec("psycopg") is None:
         raise UserError(
+            "track-needs-psycopg",
             f"track=optuna:{url} needs psycopg: install it with "
-            "`pip install '.[postgresql]'` in a clone."
-        ).with_code("track-needs-psycopg")
+            "`pip install '.[postgresql]'` in a clone.",
+        )
 
 
 def tracker_of(text: str, spec: StudySpec, folder: Path, *, on_ray: bool = False) -> Watcher:
@@ -185,14 +190,16 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
     name, _, place = text.partition(":")
     if name != "mlflow":
         raise UserError(
-            f"an export is kept by track=mlflow or mlflow:URI, but got {masked(text)!r}."
-        ).with_code("export-track")
+            "export-track",
+            f"an export is kept by track=mlflow or mlflow:URI, but got {masked(text)!r}.",
+        )
     of_one = "ensemble.json" if is_mixture(export) else "evidence.json"
     if not (export / of_one).is_file():
         raise UserError(
+            "export-track-ensemble",
             f"`track` keeps the export of one architecture, but {export} holds an ensemble of "
-            "several; leave out `track`."
-        ).with_code("export-track-ensemble")
+            "several; leave out `track`.",
+        )
     from nas_evidence.api.trackers.mlflow import MLflow
 
     pass_proxies_by(place)

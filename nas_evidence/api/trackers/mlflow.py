@@ -34,8 +34,9 @@ class MLflow(Tracker):
             artifacts = (folder.resolve() / "mlflow-artifacts").as_uri()
             if set("?#%") & set(uri):  # mlflow would write it beside the study
                 raise UserError(
-                    f"mlflow opens no database below {folder}; give track=mlflow:URI."
-                ).with_code("mlflow-without-database")
+                    "mlflow-without-database",
+                    f"mlflow opens no database below {folder}; give track=mlflow:URI.",
+                )
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         # Notes of its own code on libraries that it uses; nobody here can act on them.

@@ -37,8 +37,9 @@ def to_file(file: Path) -> Publish:
     """
     if file.exists() and not file.read_bytes().startswith(b"# HELP nas_evidence_"):
         raise UserError(
-            f"{file} is not of track=prometheus; give another file: track=prometheus:FILE."
-        ).with_code("track-file-held")
+            "track-file-held",
+            f"{file} is not of track=prometheus; give another file: track=prometheus:FILE.",
+        )
 
     def publish(study: str, totals: Totals) -> None:
         lines = []

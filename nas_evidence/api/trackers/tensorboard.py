@@ -74,9 +74,10 @@ class TensorBoard(Tracker):
             files = (path for path in home.rglob("*") if path.is_symlink() or not path.is_dir())
             if foreign := [path for path in files if not path.name.startswith((_EVENTS, _ENDED))]:
                 raise UserError(
+                    "track-folder-held",
                     f"{foreign[0]} is not of track=tensorboard; give another folder: track="
-                    "tensorboard:DIR."
-                ).with_code("track-folder-held")
+                    "tensorboard:DIR.",
+                )
             remove_tree(home)
             self._begun.add(trial_id)
         if trial_id not in self._writers:
