@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ name = "disturbed"
 n_trials = 4
 objective = "conditional_evidence"
 estimators = ["conditional_evidence", "kfac_ggn"]
-scheduling = "batch"
-batch = 4
 [dataset]
 name = "npz"
 path = "{data}"
@@ -94,21 +92,29 @@ def stored(place: Path | str) -> set[int]:
     """Return the trials of which results are stored; none where there is no study yet."""
     try:
         return {int(i) for i in nas_evidence.read_table(place, "trials")["trial_id"]}
-    except (ValueError, FileNotFoundError):
+    except (ValueError, OSError):
         return set()
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
-    """Return when the condition holds; fail after so many seconds."""
+def wait_for(
+    condition: Callable[[], object], what: str, *, every: float = 0.1, seconds: float = 600
+) -> None:
+    """Return when the condition holds, asked every so many seconds; fail after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
+        time.sleep(every)
 
 
-def wait_for_a_trial(process: "subprocess.Popen[str]", place: Path | str) -> None:
-    """Return when a result is stored, or when the search has ended."""
-    wait_for(lambda: process.poll() is not None or stored(place), "the first stored trial")
+def wait_for_a_trial(
+    process: "subprocess.Popen[str]", place: Path | str, *, besides: Collection[int] = ()
+) -> None:
+    """Return when a result is stored that was not there, or when the process has ended."""
+    wait_for(
+        lambda: process.poll() is not None or stored(place) - {*besides},
+        "a stored trial",
+        every=0.5 if "://" in str(place) else 0.1,
+    )
 
 
 def family(pid: int) -> set[int]:
@@ -144,8 +150,7 @@ def searched(folder: Path) -> Path:
     assert found["trials"]["trial_id"].tolist() == [*range(N_TRIALS)]
     assert {*found["trials"]["status"]} == {"complete"}
     assert found["trials"]["architecture_key"].nunique() > 1
-    for name in ("evidence", "terms", "curves"):
-        assert {*found[name]["trial_id"]} == {*range(N_TRIALS)}, name
+    assert {*found["evidence"]["trial_id"]} == {*range(N_TRIALS)}
     assert {"conditional_evidence", "kfac_ggn"} <= {*found["evidence"]["estimator"]}
     return calm
 
