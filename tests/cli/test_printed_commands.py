@@ -1,6 +1,7 @@
 """Each command that a study prints can be typed: it is parsed, names what is there, and runs dry.
 
-So can the calls in Python that stand where no command can do it.
+So can the calls in Python that stand where no command can do it. And each number that page and
+terminal show is that of report.json.
 """
 
 import html
@@ -17,9 +18,11 @@ import pandas as pd
 import pytest
 import typer
 from commands import forked_script, run, start
+from page_numbers import not_in_json
 from records import mlp
 from searched import load, record
 
+import nas_evidence
 from nas_evidence.cli.main import app, with_ids
 from nas_evidence.cli.verbs import VERBS
 from nas_evidence.reporting.contents import report_on
@@ -186,12 +189,14 @@ def check(command: str, home: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.__name__)
-def test_each_command_that_a_study_prints_can_be_typed(
+def test_each_command_that_a_study_prints_can_be_typed_and_each_number_is_that_of_json(
     kind: Callable[[Path], str], tmp_path: Path
 ) -> None:
     pets(tmp_path)
-    found, calls = dict[str, str](), set[str]()
-    for text in outputs(tmp_path, kind(tmp_path)):
+    found, calls, told = dict[str, str](), set[str](), [*outputs(tmp_path, kind(tmp_path))]
+    shown = nas_evidence.load(tmp_path / "s").summary()
+    assert not_in_json(shown, tmp_path / "s" / "report", told[1]) == []
+    for text in told:
         found |= {one.strip(): "" for one in COMMAND.findall(text)}
         calls |= {*CALL.findall(text)}
     found = {command: check(command, tmp_path) for command in found}
