@@ -17,7 +17,7 @@ import pandas as pd
 from nas_evidence.api.progress import is_watched
 from nas_evidence.api.request import own_families
 from nas_evidence.api.studies import search
-from nas_evidence.data.reading import check_aligned, index_of, plain
+from nas_evidence.data.reading import check_aligned, plain
 from nas_evidence.data.real_targets import real_numbers
 from nas_evidence.data.targets import typed_targets
 from nas_evidence.plumbing.user_error import UserError
@@ -179,8 +179,7 @@ class EvidenceEstimator(_Estimator):
             out = Path(folder) / "study"
         else:
             out = Path(self.out)
-        given = {"y": y, "sample_weight": sample_weight, "groups": groups}
-        check_aligned(index_of(X), given)
+        check_aligned(X, {"y": y, "sample_weight": sample_weight, "groups": groups})
         X, y = self._checked_to_fit(X, y)
         if sample_weight is not None:
             from sklearn.utils import check_consistent_length
@@ -287,7 +286,7 @@ class _Scored:
             ValueError: if y or `sample_weight` has another index than X, or a real target is not
                 finite; names the row.
         """
-        check_aligned(index_of(X), {"y": y, "sample_weight": sample_weight})
+        check_aligned(X, {"y": y, "sample_weight": sample_weight})
         if not self._kind.classes:  # type: ignore[attr-defined]
             real_numbers(typed_targets(y, "y"), "y")
         found: float = super().score(X, y, sample_weight)  # type: ignore[misc]

@@ -29,7 +29,6 @@ from nas_evidence.data.preparation import MOST_CATEGORIES, inputs_of, unread
 from nas_evidence.data.reading import (
     as_array,
     check_aligned,
-    index_of,
     kind_of,
     known_column,
     plain,
@@ -142,7 +141,7 @@ def other_rows(before: ReadBefore, data: Any, y: Any = None) -> Source:
     """
     path = Path(data).expanduser() if isinstance(data, str | Path) else None
     if path is None:
-        check_aligned(index_of(data), {"y": y})
+        check_aligned(data, {"y": y})
         return replace(_other_rows(before, data, y, None), called=called(data))
     if not path.exists():
         raise no_such_file(path)

@@ -238,7 +238,7 @@ def plain(data: Any) -> Any:
         return data
     if isinstance(data, Mapping):
         _check_one_table(data)
-        indexes = [one for one in map(index_of, data.values()) if one is not None]
+        indexes = [one for one in map(_index_of, data.values()) if one is not None]
         check_aligned(next(iter(indexes), None), data)
         return plain(table_of({name: _plain_values(one) for name, one in data.items()}))
     if isinstance(data, list) and any(isinstance(row, Mapping) for row in data):
@@ -374,25 +374,26 @@ def as_array(values: Any) -> Array:
     return np.asarray(values)
 
 
-def index_of(data: Any) -> pd.Index | None:
+def _index_of(data: Any) -> pd.Index | None:
     """Return the index of a DataFrame or Series; None of what has only positions."""
     return data.index if isinstance(data, pd.DataFrame | pd.Series) else None
 
 
-def check_aligned(rows: pd.Index | None, others: Mapping[str, Any]) -> None:
+def check_aligned(data: Any, others: Mapping[str, Any]) -> None:
     """Check that what pandas objects say of rows has their index, in their order.
 
     Arrays, lists and tables of other libraries are taken by position.
 
     Args:
-        rows: the index of the data, see `index_of`.
+        data: the rows, or their index; None if they have none.
         others: values of each row by their name, such as y.
 
     Raises:
         ValueError: if an index is another one; names the first row, and the remedies.
     """
+    rows = data if isinstance(data, pd.Index) else _index_of(data)
     for name, one in others.items():
-        own = index_of(one)
+        own = _index_of(one)
         if rows is None or own is None or len(own) != len(rows) or own.equals(rows):
             continue
         row = next((i for i, (a, b) in enumerate(zip(rows, own, strict=True)) if a != b), 0)

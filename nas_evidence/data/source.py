@@ -29,7 +29,6 @@ from nas_evidence.data.reading import (
     as_array,
     check_aligned,
     check_words,
-    index_of,
     kind_of,
     named,
     plain,
@@ -493,7 +492,7 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
 
 def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     values = {key: keys[key] for key in _OF_ROWS if not isinstance(keys.get(key, ""), str)}
-    check_aligned(index_of(data), {"y": y, **values})
+    check_aligned(data, {"y": y, **values})
     of_rows = {key: as_array(plain(one)) for key, one in values.items()}
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
     data, y, images, said = plain(data), plain(y), None, list[str]()

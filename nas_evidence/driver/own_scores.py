@@ -3,8 +3,6 @@
 Each is taken as in a trial, of a network that has seen a few rows for one epoch.
 """
 
-import logging
-
 import torch
 from pydantic import ValidationError
 
@@ -21,7 +19,6 @@ from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network, part_of
 
-_LOG = logging.getLogger(__name__)
 _ROWS = 64
 #: Mistakes of code, whatever network and rows are.
 _MISTAKES = (AttributeError, ImportError, NameError, TypeError, ValidationError)
@@ -37,30 +34,27 @@ def check_own_scores(study: StudySpec, arrays: ArrayData) -> None:
     """
     data = to_tensors(arrays, "cpu")
     shape, width = data.input_shape, study.plan.head_width(data.n_outputs)
-    points = [one for one in startup_points(study) if not infeasible(one, shape, width)]
-    if not points:  # each trial says why
+    fitting = (one for one in startup_points(study) if not infeasible(one, shape, width))
+    if (first := next(fitting, None)) is None:  # each trial says why
         return
     own = tuple(filter(is_outside, study.estimators))
-    given = assignment_of(points[0], 0, 0, study.model_copy(update={"estimators": own}))
+    given = assignment_of(first, 0, 0, study.model_copy(update={"estimators": own}))
     few, _ = part_of(torch.arange(min(_ROWS, len(data.x_train))), data, given, "own scores")
-    context = Context(new_network(few, given), given)
-    name = own[0]
-    try:
-        scorers = [one for one in scorers_of(context).values() if is_outside(one.names[0])]
-        for scorer in scorers:
-            name = scorer.names[0]
+    network = new_network(few, given)
+    train_epochs([network], n_epochs=1)
+    for name in own:
+        context = Context(network, given.model_copy(update={"estimators": (name,)}))
+        try:
+            scorer = next(one for one in scorers_of(context).values() if name in one.names)
             while scorer.due():
                 scorer.advance()
-        train_epochs([context.training], n_epochs=1)
-        for scorer in scorers:
-            name = scorer.names[0]
-            evaluate(context, [scorer], passes_of(context.training), last=True)
-    except _MISTAKES as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(
-            "score-fails", f"the score {name!r} fails on a network of one epoch: {why}; correct it"
-        ) from error
-    except Exception as error:
-        if isinstance(error, UserError) and error.code == "score-no-number":
-            raise
-        _LOG.info("own_score_not_checked name=%s error=%r", name, error)
+            evaluate(context, [scorer], passes_of(network), last=True)
+        except _MISTAKES as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                "score-fails",
+                f"the score {name!r} fails on a network of one epoch: {why}; correct it",
+            ) from error
+        except Exception as error:
+            if getattr(error, "code", "") == "score-no-number":
+                raise
