@@ -1,4 +1,5 @@
 import math
+from typing import get_args
 
 import pytest
 import reference
@@ -7,9 +8,25 @@ from largest_tensor import LargestTensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
+from nas_evidence.baselines.models import Simple
+from nas_evidence.data.targets import Reading, reading_of
 from nas_evidence.likelihoods import random_signs
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.reporting.words import CALIBRATED, WORDS
+from nas_evidence.spec.likelihoods import (
+    LIKELIHOODS,
+    TARGET_KINDS,
+    Confidence,
+    LikelihoodName,
+    Stored,
+    Task,
+    default_of,
+    imported,
+    stored_kind,
+)
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.registry import SCORES
 
 CLASSES = (2, 3, 10)
 
@@ -158,3 +175,27 @@ def test_mistakes_are_refused_in_words() -> None:
         Categorical().nll_mean(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="C >= 2"):
         Categorical().nll_mean(torch.zeros(3, 2, 2), torch.zeros(3, dtype=torch.int64))
+
+
+def test_names_in_types_are_those_that_are_declared() -> None:
+    assert set(get_args(LikelihoodName)) == set(LIKELIHOODS)
+    assert set(get_args(Task)) == set(TARGET_KINDS)
+    assert set(get_args(Stored)) == {kind.stored for kind in TARGET_KINDS.values()}
+    assert set(get_args(Confidence)) == set(CALIBRATED)
+
+
+def test_declarations_name_what_there_is() -> None:
+    for task, kind in TARGET_KINDS.items():
+        assert kind.task == task
+        assert stored_kind(kind.stored) is kind
+        assert default_of(task) in LIKELIHOODS
+        assert kind.usual in kind.metrics
+        assert set(kind.tests) <= set(TrialRecord.model_fields) & set(WORDS)
+        assert not kind.simple or isinstance(imported(kind.simple), Simple)
+        for name in ("read", "rows_of", "tested", "outputs", "seen", "leak"):
+            assert hasattr(Reading, name)
+            assert callable(getattr(reading_of(kind), name))
+    for likelihood in LIKELIHOODS.values():
+        assert set(likelihood.without) <= set(SCORES)
+        assert likelihood.by_row in ("", *LIKELIHOODS)
+        assert likelihood.kind.task == likelihood.task

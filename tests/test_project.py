@@ -1,11 +1,13 @@
-"""What `pyproject.toml` declares: lower bounds, exact versions within them, one own version."""
+"""What `pyproject.toml` declares, and which tests `make test` takes of a matrix."""
 
+import itertools
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from matrix import pairs, sample_of
 from oldest import PROJECT, minimum, minimums
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -63,3 +65,21 @@ def test_make_oldest_takes_the_oldest_python_that_is_allowed() -> None:
 
 def test_the_package_knows_the_version_that_is_declared() -> None:
     assert PROJECT["version"] == __version__
+
+
+@pytest.mark.parametrize("sizes", [(3,), (4, 2), (2, 3, 4), (5, 5)])
+def test_a_sample_of_crossed_parameters_has_each_value_in_as_few_cases_as_can_be(
+    sizes: tuple[int, ...],
+) -> None:
+    cases = [dict(enumerate(case)) for case in itertools.product(*map(range, sizes))]
+    found = [cases[i] for i in sample_of(cases)]
+    for k, size in enumerate(sizes):
+        assert {case[k] for case in found} == {*range(size)}
+    assert len(found) == max(sizes)
+
+
+def test_a_sample_of_pairs_has_each_value_of_both() -> None:
+    found = [one.values for one in pairs("abc", "xy") if not one.marks]
+    assert {a for a, _ in found} == {*"abc"}
+    assert {b for _, b in found} == {*"xy"}
+    assert len(found) == 3
