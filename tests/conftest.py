@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,16 +27,6 @@ settings.load_profile("untimed")
 #: No test cuts the power, which alone would tell; some would wait for the disk most of the time.
 os.fsync = lambda descriptor: None
 
-#: Files that take longest: first, so that two workers end at the same time.
-_LONG = (
-    "test_submit_cluster", "test_kill", "test_audit", "test_cluster_files",
-    "test_ray_cluster", "test_shared_cluster", "test_autoscaling", "test_scale",
-    "test_on_a_gpu", "test_cli", "test_intervals_delivered", "test_target_scale_delivered",
-    "test_settling", "test_other_names", "test_crash_points", "test_service_machine",
-    "test_executors_contract", "test_thermodynamic", "test_mirror", "test_proposer",
-    "test_notebooks", "test_export", "test_code_from_outside", "test_searches", "test_results",
-)  # fmt: skip
-
 # Whoever starts the tests in the background makes them deaf, and with them what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -54,12 +45,16 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-@pytest.hookimpl(tryfirst=True)  # before marks are chosen by
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most cases of crossed parameters to `make matrices`, and put the long files first."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Leave most cases of crossed parameters to `make matrices`, and order the files.
+
+    Those with most slow tests are first: then several workers end at the same time.
+    """
     matrix.leave_out(items)
-    rank = {name: i for i, name in enumerate(_LONG)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
+    yield  # here tests are chosen by marks
+    n_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -n_slow[item.path])
 
 
 @pytest.fixture(scope="session")

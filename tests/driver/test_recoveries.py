@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from driver import test_race as race_tests
 from driver.test_service_machine import History
-from faults import test_torn_tables, test_witnesses
+from faults import test_seals
 
 import nas_evidence.driver.driver as driver
 import nas_evidence.driver.race as race
@@ -110,13 +110,13 @@ def test_every_branch_of_recovery_is_reached(tmp_path: Path) -> None:
         killed_again_and_again()
         race_tests.test_a_round_whose_line_is_lost_keeps_its_trials_where_one_of_them_has_a_result()
         for number, test in enumerate((
-            test_torn_tables.test_a_torn_part_costs_only_its_own_trials_another_run,
-            test_witnesses.test_a_line_that_a_crash_cut_short_is_not_damage,
-            test_witnesses.test_lines_of_a_superseded_process_count_for_nobody,
-            test_witnesses.test_sound_files_with_another_digest_are_adopted,
-            test_torn_tables.test_failed_trials_run_again_on_request_and_their_history_stays,
-            test_witnesses.test_two_sound_files_that_contradict_each_other_stop_the_study,
-            test_witnesses.test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothing_else,
+            test_seals.test_a_torn_part_costs_only_its_own_trials_another_run,
+            test_seals.test_a_line_that_a_crash_cut_short_is_not_damage,
+            test_seals.test_lines_of_a_superseded_process_count_for_nobody,
+            test_seals.test_sound_files_with_another_digest_are_adopted,
+            test_seals.test_failed_trials_run_again_on_request_and_their_history_stays,
+            test_seals.test_two_sound_files_that_contradict_each_other_stop_the_study,
+            test_seals.test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothing_else,
         )):  # fmt: skip
             (folder := tmp_path / str(number)).mkdir()
             test(folder)
