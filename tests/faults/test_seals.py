@@ -505,13 +505,10 @@ def test_no_flipped_bit_of_weights_is_read_as_other_weights(tmp_path: Path) -> N
 # --- trials that run again
 
 
-def test_failed_trials_run_again_on_request_and_their_history_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_trials_run_again_on_request_and_their_history_stays(tmp_path: Path) -> None:
     def unlucky(assignment: Assignment) -> str | None:
         return "bad machine" if assignment.trial_id in (1, 2) else None
 
-    open_study(tmp_path, SPEC)
     run(SPEC, tmp_path, FakeExecutor(misbehave=unlucky))
     before = finished(tmp_path)
     assert [before[i].status.value for i in (1, 2)] == ["failed", "failed"]
@@ -525,13 +522,20 @@ def test_failed_trials_run_again_on_request_and_their_history_stays(
     assert (tmp_path / "trials" / f"000002-a{before[2].attempt}.parquet").exists()
     with refused("retry-not-failed", 0):
         ask_to_retry(tmp_path, [0])
+    assert ask_to_retry(tmp_path, None) == [1]
+
+
+def test_a_dry_run_says_which_failed_trials_would_run_again_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_study(tmp_path, SPEC)
+    run(SPEC, tmp_path, FakeExecutor(misbehave=lambda a: "bad" if a.trial_id == 1 else None))
     last = last_log(tmp_path).read_bytes()
     with refused("conditions-lost"):  # after the trials: those here ran without data
         nas_evidence.resume(tmp_path, retry_failed=True, progress=Check())
     assert "retry: 1 failed trial\n" in (said := capsys.readouterr().out)
     assert "1 of 4 trials" in said
     assert last_log(tmp_path).read_bytes() == last
-    assert ask_to_retry(tmp_path, None) == [1]
 
 
 def test_a_retried_trial_has_all_its_attempts_again(tmp_path: Path) -> None:
