@@ -635,7 +635,7 @@ def _misranked(study: RankedStudy, trust: Trust | None) -> str:
             f"does: rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about "
             f"{usual:.2f}. "
         )
-    for score in {*_ALTERNATIVES} & {*study.spec.estimators} & {*rows}:
+    for score in {*_ALTERNATIVES} & {*study.spec.estimators} & {*rows} - {trust.main}:
         known = study.architectures[[trust.main, score, target]].dropna()
         plan = resampling_plan(len(known), seed=study.spec.seed)
         share = share_at_least_as_good(*(known[name] for name in known), plan=plan)

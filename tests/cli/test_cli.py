@@ -510,6 +510,7 @@ def test_status_in_words_and_as_json(home: Path) -> None:
         "held_by": None,
         "waits_for": None,
         "submitted": None,
+        "resume": "nas-evidence resume done",
     }
     words = nas_evidence.list_studies(home / "done")[0].best
     assert known["best"]["architecture"] == words

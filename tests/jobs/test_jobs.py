@@ -52,7 +52,7 @@ class FakeClient:
     def jobs(self) -> list[Job]:
         if self.silent:
             self.silent -= 1
-            raise UnreachableError("no answer")
+            raise UnreachableError("x", "no answer")
         return [
             Job(name, facts.get(STUDY, ""), facts.get(STORE, ""), *rest)
             for name, (facts, *rest) in self.table.items()
@@ -62,7 +62,7 @@ class FakeClient:
         if self.refusals:
             raise self.refusals.pop(0)
         if job_id in self.table:
-            raise IdTakenError(job_id)
+            raise IdTakenError("job-id-taken", job_id)
         self.table[job_id] = [how["metadata"], "RUNNING", ""]
         self.submitted.append({"command": command, "job_id": job_id, **how})
 
@@ -141,9 +141,9 @@ def test_of_two_that_submit_at_once_one_finds_the_job_of_the_other() -> None:
 
 def test_a_cluster_that_has_just_started_is_asked_again_for_a_minute() -> None:
     client = FakeClient()
-    client.refusals = [NotReadyError("not yet")] * 3
+    client.refusals = [NotReadyError("x", "not yet")] * 3
     assert put(client)[1]
-    client.refusals = [NotReadyError("not yet")] * 100
+    client.refusals = [NotReadyError("x", "not yet")] * 100
     client.stop("nas-demo-1")
     with pytest.raises(UnreachableError, match="not yet"):
         put(client)
@@ -198,7 +198,7 @@ def test_a_connection_that_breaks_is_opened_again_and_no_word_comes_twice() -> N
         text = next(texts)
         yield from text
         if not text.endswith("three\n"):
-            raise UnreachableError("the connection broke")
+            raise UnreachableError("x", "the connection broke")
         client.stop(job_id)
 
     client.tail = tail  # type: ignore[method-assign]
@@ -211,7 +211,7 @@ def test_a_job_whose_words_are_lost_with_its_node_is_followed_for_a_minute() -> 
     job, _ = put(client)
 
     def tail(job_id: str) -> Iterator[str]:
-        raise UnreachableError("its node is gone")
+        raise UnreachableError("x", "its node is gone")
         yield
 
     client.tail = tail  # type: ignore[method-assign]

@@ -102,7 +102,7 @@ def test_a_density_that_does_not_fit_is_no_estimate_and_the_trial_goes_on(
 ) -> None:
     def refuse(what: str, *args: object, **known: object) -> None:
         if " 40 rows" in what:
-            raise DoesNotFitError("the inputs need about 9 GiB, but 1 GiB are free")
+            raise DoesNotFitError("x", "the inputs need about 9 GiB, but 1 GiB are free")
 
     monkeypatch.setattr("nas_evidence.evidence.last_layer.require_memory", refuse)
     record = run(assignment_of(), data, tmp_path)

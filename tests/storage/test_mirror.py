@@ -653,7 +653,7 @@ def test_a_store_that_stays_silent_stops_the_study_and_no_trial_is_to_blame(
 
     def upload(self: Store, name: str, path: Path) -> None:
         if name.startswith("checkpoints/000002") and name.endswith(".pt"):
-            raise StoreError("the store is silent")  # on the worker
+            raise StoreError("x", "the store is silent")  # on the worker
         plain(self, name, path)
 
     monkeypatch.setattr(Store, "_upload", upload)

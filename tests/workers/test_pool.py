@@ -53,7 +53,7 @@ def test_a_retried_trial_gets_no_less_than_it_asks_for() -> None:
         (FileNotFoundError(2, "No such file or directory", "/x"), "[Errno 2]", LossKind.CRASH),
         (OSError(12, "Cannot allocate memory"), "[Errno 12]", LossKind.MEMORY),
         (MemoryError(), "MemoryError", LossKind.MEMORY),
-        (StoreError("the store is silent"), "the store is silent", LossKind.STORE),
+        (StoreError("x", "the store is silent"), "the store is silent", LossKind.STORE),
         (KeyError("No space"), "KeyError", LossKind.CRASH),
     ],
 )
