@@ -170,10 +170,12 @@ class InThread(Called, Thread):
             self._queue.put((event, *given))
 
     def warning(self) -> str:
-        """Return why the watcher has stopped, or that it is not done in time; "" otherwise."""
+        """Return that the watcher is late or why it has stopped, or what it left out; else ""."""
         if self._is_late:
             return f"{self.name} is not done after {_PATIENCE:.0f} s; left alone"
-        return super().warning()
+        left_out: list[str] = getattr(self._watcher, "not_tracked", [])
+        said = [left_out.pop(0) for _ in range(len(left_out))]
+        return super().warning() or (f"{self.name}: {'; '.join(said)}" if said else "")
 
     def end(self) -> None:
         """Wait until all is told, but not for ever."""

@@ -242,8 +242,7 @@ def regret(score: ArrayLike, target: ArrayLike, k: int) -> float:
 def _lost(best: ArrayLike, chosen: ArrayLike) -> Floats:
     """Return best minus chosen, 0 where they are equal and perhaps both infinite."""
     best, chosen = np.broadcast_arrays(np.asarray(best, np.float64), chosen)
-    lost: Floats = np.zeros(best.shape)
-    np.subtract(best, chosen, out=lost, where=np.asarray(best != chosen))
+    lost: Floats = np.subtract(best, chosen, out=np.zeros(best.shape), where=best != chosen)
     return lost
 
 
@@ -255,7 +254,7 @@ def share_at_least_as_good(
     None if either rho is undefined on the data where all three values are known.
     """
     x, z, y = (np.asarray(values, np.float64) for values in (score, rival, target))
-    kept = np.asarray(~np.isnan([x, y, z]).any(0))
+    kept = ~(np.isnan(x) | np.isnan(y) | np.isnan(z))
     x, y, z = x[kept], y[kept], z[kept]
     if undefined_reason(x, y) or undefined_reason(z, y):
         return None
@@ -268,7 +267,7 @@ def _complete_pairs(
     score: ArrayLike, target: ArrayLike
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     x, y = np.asarray(score, np.float64), np.asarray(target, np.float64)
-    kept = np.asarray(~np.isnan([x, y]).any(0))
+    kept = ~(np.isnan(x) | np.isnan(y))
     return x[kept], y[kept], kept
 
 

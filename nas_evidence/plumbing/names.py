@@ -1,7 +1,12 @@
-"""Names of files that are read from files and listings: do they stay below their folder?"""
+"""Names: do those of files stay below their folder, and what other tools call ours."""
+
+import hashlib
+import re
 
 #: Longest part of a path that file systems take, bytes.
 _LONGEST = 255
+#: Characters that are left of a name that is translated.
+_LEFT = 50
 
 
 def stays_inside(name: str) -> bool:
@@ -23,3 +28,20 @@ def is_name(name: str) -> bool:
     (True, False, False)
     """
     return stays_inside(name) and not any(part.startswith(".") for part in name.split("/"))
+
+
+def translated(name: str, fits: re.Pattern[str]) -> str:
+    r"""Return a name as a tool takes it: itself if it `fits`, else its letters, digits and dots.
+
+    A mark made of the name follows, so that two names never become one. Slashes stay where they
+    fit.
+
+    >>> translated("kernel size (px)", re.compile(r"[\w ]+"))
+    'kernel_size_px-018002f7'
+    """
+    if fits.fullmatch(name):
+        return name
+    mark = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    parts = (part.strip("._") for part in re.sub(r"[^\w./]+", "_", name).split("/"))
+    found = f"{'/'.join(filter(None, parts))[:_LEFT] or 'name'}-{mark}"
+    return found if fits.fullmatch(found) else found.replace("/", "_")

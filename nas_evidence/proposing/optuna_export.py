@@ -8,6 +8,7 @@ those of the warm start. Its parameters are named `<family>.<parameter>`; its at
 """
 
 import hashlib
+import re
 import sqlite3
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from nas_evidence.plumbing.names import translated
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.proposing.optuna_samplers import directions_of
 from nas_evidence.proposing.past import ProposalResult
@@ -30,6 +32,8 @@ from nas_evidence.storage.log import ReadLog, events_since, log_files
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
+#: What a column of a database holds.
+_NAME = re.compile(".{1,512}")
 #: Seconds that a writer waits for another process that holds an SQLite file, and for a server.
 _LOCKED, _CONNECT = 60.0, 10
 #: A driver that SQLAlchemy would load for a bare name -> the one that our extra installs.
@@ -112,9 +116,10 @@ class Export:
         return changed
 
     def _trial(self, one: ArchitectureSpec, told: ProposalResult, **about: object) -> FrozenTrial:
-        domains = {f"{one.family}.{k}": d for k, d in self._study.family[one.family].items()}
-        params: dict[str, Any] = {n: one.values[n.partition(".")[2]] for n in domains}
-        distributions = {name: _distribution(domain) for name, domain in domains.items()}
+        domains = self._study.family[one.family]
+        named = {name: translated(f"{one.family}.{name}", _NAME) for name in domains}
+        params: dict[str, Any] = {named[name]: one.values[name] for name in domains}
+        distributions = {named[name]: _distribution(domain) for name, domain in domains.items()}
         families = searched(self._study)
         if len(families) > 1 and one.family in families:
             params = {"family": one.family, **params}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -45,7 +46,7 @@ def compare(
     names = _names(studies, paths, places or paths)
     comparisons = [read_comparison(path) for path in paths]
     frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
-    notes: dict[str, set[object]] = {
+    notes: dict[str, set[Any]] = {
         "The studies are of different data or splits: no column says which is better.": {
             study.spec.dataset.rows(study.spec.seed) for study in studies
         },

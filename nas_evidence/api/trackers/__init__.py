@@ -13,7 +13,8 @@
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also
-writes the finished trials that its tracker has not seen.
+writes the finished trials that its tracker has not seen. A name that a tool does not take is
+translated (`plumbing/names.py`). What it refuses all the same is left out and said once.
 """
 
 import configparser

@@ -9,15 +9,22 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextvars import Context
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.names import translated
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus
+
+#: Names of projects that the tools keep apart.
+_PROJECTS = {"wandb": re.compile(r"[\w. -]{1,128}"), "trackio": re.compile(r"[\w-]{1,128}")}
+#: The same for the name of a file, which has at most 255 bytes.
+_FILE = re.compile(r"[\w. -]{1,50}")
 
 
 class InitLogFinish(Tracker):
@@ -32,12 +39,15 @@ class InitLogFinish(Tracker):
         project: by default the name of the study.
     """
 
+    #: Others are kept for the tools themselves, or are changed by them.
+    fits = re.compile(r"(?![-_]).{1,250}(?<!-)")
+
     def __init__(self, tool: str, spec: StudySpec, folder: Path, project: str = "") -> None:
         super().__init__()
         self._tool = import_module(tool)
         self._given: dict[str, Any] = {
-            "project": project or spec.name,
-            "group": spec.name,
+            "project": project or translated(spec.name, _PROJECTS[tool]),
+            "group": translated(spec.name, _PROJECTS["wandb"]),
             "resume": "allow",
         }
         if tool == "wandb":  # several runs in one process, which is not its own
@@ -51,7 +61,7 @@ class InitLogFinish(Tracker):
             self._given |= {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._is_wandb = tool == "wandb"
         self._runs: dict[int, Any] = {}
-        called = re.sub(r"[/\0]", "-", self._given["project"])  # no name of a project is a path
+        called = translated(self._given["project"], _FILE)
         self._note = folder / "logs" / f"track-{tool}-{called}.json"
         told = parsed_json(self._note.read_text()) if self._note.is_file() else {}
         self._token: str = told.get("token") or secrets.token_hex(4)
@@ -72,7 +82,7 @@ class InitLogFinish(Tracker):
         """Write values by epoch."""
         run, last = self._run(trial_id, about), self._last.setdefault(str(trial_id), {})
         for epoch, values in points.items():
-            run.log(dict(values), step=epoch)
+            self.write("metric", values, partial(run.log, step=epoch))
             last.update(dict.fromkeys(values, epoch))
         self._keep_note()
 
@@ -90,7 +100,8 @@ class InitLogFinish(Tracker):
         trial_id, attempt = trial.key
         final = {f"final/{name}": value for name, value in trial.final.items()}
         step = max((points[-1][0] for points in trial.series.values()), default=0)
-        self._run(trial_id, trial.about).log({"status": str(trial.status), **final}, step=step)
+        log = partial(self._run(trial_id, trial.about).log, step=step)
+        self.write("metric", {"status": str(trial.status), **final}, log)
         self._runs.pop(trial_id).finish()
         self._noted[str(trial_id)] = attempt
         self._last.pop(str(trial_id), None)
@@ -100,10 +111,16 @@ class InitLogFinish(Tracker):
         if trial_id not in self._runs:
             name = f"trial-{trial_id:06d}-{self._token}"
             identity = {"id": name} if self._is_wandb else {}
-            # In a context of its own, for `trackio.init` finishes the run that it finds in its.
-            self._runs[trial_id] = Context().run(
-                self._tool.init, name=name, config=dict(about), **identity, **self._given
-            )
+
+            def begin(config: dict[str, Any]) -> None:
+                # In a context of its own: `trackio.init` finishes the run that it finds in its.
+                self._runs[trial_id] = Context().run(
+                    self._tool.init, name=name, config=config, **identity, **self._given
+                )
+
+            self.write("the architecture", about, begin, together=True)
+            if trial_id not in self._runs:
+                begin({})
         return self._runs[trial_id]
 
     def _keep_note(self) -> None:

@@ -2,17 +2,20 @@
 
 import logging
 import os
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 _TRIAL, _ATTEMPT, _STATUS = (f"nas_evidence.{name}" for name in ("trial", "attempt", "status"))
-#: Maximum number of metrics that a server takes at once.
-_BATCH = 1000
+#: Maximum number of metrics and of parameters that a server takes at once.
+_METRICS, _PARAMETERS = 1000, 100
 
 
 class MLflow(Tracker):
@@ -25,6 +28,9 @@ class MLflow(Tracker):
         folder: of the study; `mlflow.db` there, and `mlflow-artifacts/`, unless a place is given.
         uri: of a server or a database; by default $MLFLOW_TRACKING_URI, if set.
     """
+
+    #: A path that no other path is, for MLflow may keep names as files.
+    fits = re.compile(r"(?=.{1,250}\Z)(?!\.\.|/)(?:(?:^|/)(?!\.{1,2}(?:/|\Z))[\w.\- :]+)+")
 
     def __init__(self, spec: StudySpec, folder: Path, uri: str = "") -> None:
         super().__init__()
@@ -53,6 +59,7 @@ class MLflow(Tracker):
             else self.client.create_experiment(spec.name, artifact_location=artifacts)
         )
         self._runs: dict[int, tuple[str, int]] = {}  # id and start by trial
+        self._begun = set[int]()
 
     def known(self) -> set[tuple[int, int]]:
         """Return the trials whose run has ended."""
@@ -70,6 +77,10 @@ class MLflow(Tracker):
             if not token:
                 return keys
 
+    def refuses(self, error: Exception) -> bool:
+        """Return whether a server refuses what it was given."""
+        return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE"
+
     def log(
         self, trial_id: int, about: Mapping[str, str], points: Mapping[int, Mapping[str, float]]
     ) -> None:
@@ -77,13 +88,16 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         identity, when = self._run(trial_id, about)
-        metrics = [
-            Metric(name, value, when, epoch)
-            for epoch, values in points.items()
-            for name, value in values.items()
-        ]
-        for start in range(0, len(metrics), _BATCH):
-            self.client.log_batch(identity, metrics=metrics[start : start + _BATCH])
+        by_name: dict[str, list[Any]] = {}
+        for epoch, values in points.items():
+            for name, value in values.items():
+                by_name.setdefault(name, []).append(Metric(name, value, when, epoch))
+
+        def written(found: Mapping[str, list[Any]]) -> None:
+            for some in _batched(chain(*found.values()), _METRICS):
+                self.client.log_batch(identity, metrics=some)
+
+        self.write("metric", by_name, written)
 
     def finish(self, trial: Tracked) -> None:
         """Write how the trial ended."""
@@ -100,11 +114,24 @@ class MLflow(Tracker):
 
     def _run(self, trial_id: int, about: Mapping[str, str]) -> tuple[str, int]:
         if trial_id not in self._runs:
-            from mlflow.entities import Param
-
             name, tags = f"trial-{trial_id:06d}", {_TRIAL: str(trial_id)}
             made = self.client.create_run(self.experiment, run_name=name, tags=tags)
             self._runs[trial_id] = made.info.run_id, made.info.start_time
-            params = [Param(name, value) for name, value in about.items()]
-            self.client.log_batch(made.info.run_id, params=params)
-        return self._runs[trial_id]
+        identity, when = self._runs[trial_id]
+        if trial_id not in self._begun:  # also of a run that a killed process left without
+            from mlflow.entities import Param
+
+            def written(found: Mapping[str, str]) -> None:
+                for some in _batched((Param(*one) for one in found.items()), _PARAMETERS):
+                    self.client.log_batch(identity, params=some)
+
+            self.write("parameter", about, written)
+            self._begun.add(trial_id)
+        return identity, when
+
+
+def _batched(found: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of at most so many."""
+    left = iter(found)
+    while some := list(islice(left, size)):
+        yield some

@@ -42,7 +42,7 @@ def to_file(file: Path) -> Publish:
         )
 
     def publish(study: str, totals: Totals) -> None:
-        lines = []
+        lines, study = [], study.replace("\\", r"\\").replace('"', r"\"")
         for name, (kind, text, label) in _METRICS.items():
             lines += [f"# HELP nas_evidence_{name} {text}", f"# TYPE nas_evidence_{name} {kind}"]
             for (own, value), number in sorted(totals.items()):

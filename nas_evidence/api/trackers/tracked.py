@@ -1,12 +1,14 @@
 """What trackers write: one run of another tool for each trial, while it runs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
+from nas_evidence.plumbing.names import translated
 from nas_evidence.spec.parameters import columns_of
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
@@ -79,7 +81,7 @@ class Tracked:
 
 
 def _about(family: str, values: Mapping[str, Any], replicate: int) -> dict[str, str]:
-    columns = columns_of(values, ("family", "replicate"))
+    columns = columns_of(values, ("family", "replicate", "status"))
     plain = {columns[name]: str(_plain(value)) for name, value in values.items()}
     return {"family": family, **plain, "replicate": str(replicate)}
 
@@ -114,9 +116,16 @@ class Tracker(Watcher):
 
     When the study starts it writes the finished trials that its tool does not know. In a thread
     that is late, some of them have ended since: what is told of them later is left out.
+
+    fits         names that its tool takes; others are translated
+    not_tracked  what the tool refused all the same and is to be said, each once
     """
 
+    fits = re.compile(".+")
+
     def __init__(self) -> None:
+        self.not_tracked: list[str] = []
+        self._refused = set[tuple[str, str]]()
         self._ended: dict[int, int] = {}  # attempt by trial
         self._about: dict[int, Mapping[str, str]] = {}
         self._written: dict[int, dict[str, int]] = {}  # last epoch, by trial and name
@@ -128,6 +137,42 @@ class Tracker(Watcher):
     def written(self, trial_id: int) -> dict[str, int]:
         """Return the last epoch of each name that an earlier process wrote, if that counts."""
         return {}
+
+    def refuses(self, error: Exception) -> bool:
+        """Return whether an error is about a name or a value, and not about the tool itself."""
+        return isinstance(error, ValueError | TypeError)
+
+    def write(
+        self,
+        of: str,
+        values: Mapping[str, Any],
+        into: Callable[[dict[str, Any]], object],
+        *,
+        together: bool = False,
+    ) -> None:
+        """Write values by name; what the tool refuses is left out, and the rest is written.
+
+        Args:
+            of: what they are, in a message.
+            values: to be written.
+            into: writes some of them, all or none.
+            together: whether they are refused together, and not each for itself.
+        """
+        left = {name: value for name, value in values.items() if (of, name) not in self._refused}
+        if not (left or together):
+            return
+        try:
+            into(left)
+        except Exception as error:
+            if not self.refuses(error):
+                raise
+            if len(left) > 1 and not together:
+                for name, value in left.items():
+                    self.write(of, {name: value}, into)
+                return
+            self._refused |= {(of, name) for name in left}
+            what = of if together else f"{of} {next(iter(left))}"
+            self.not_tracked.append(f"{what} is left out: {str(error).partition(chr(10))[0]}")
 
     def log(
         self, trial_id: int, about: Mapping[str, str], points: Mapping[int, Mapping[str, float]]
@@ -154,14 +199,14 @@ class Tracker(Watcher):
         """Remember the architecture; the run begins with its first values."""
         given = assignment.architecture
         about = _about(given.family, given.values, assignment.replicate)
-        self._about[assignment.trial_id] = about
+        self._about[assignment.trial_id] = self._named(about)
 
     def progressed(self, report: SliceReport) -> None:
         """Write the new epochs."""
         if report.attempt <= self._ended.get(report.trial_id, 0):
             return
         scores = [{"epoch": e.epoch, **vars(e.estimate)} for e in report.evaluations]
-        self._log(report.trial_id, _series(map(vars, report.curve), scores))
+        self._log(report.trial_id, self._named(_series(map(vars, report.curve), scores)))
 
     def parked(self, trial_id: int) -> None:
         """Let go of the run."""
@@ -181,7 +226,16 @@ class Tracker(Watcher):
         for trial_id in self._written:
             self.pause(trial_id)
 
+    def _named(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        return {translated(name, self.fits): value for name, value in found.items()}
+
     def _finish(self, trial: Tracked) -> None:
+        trial = replace(
+            trial,
+            about=self._named(trial.about),
+            series=self._named(trial.series),
+            final=self._named(trial.final),
+        )
         self._about[trial.key[0]] = trial.about
         self._log(trial.key[0], trial.series)
         self.finish(trial)
