@@ -221,7 +221,7 @@ class Study:
         rows = self._tables().rows
         if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
             return ""
-        return unfinished_sentence(self._ranked(), self.place, self.folder)
+        return unfinished_sentence(self._ranked(), self.place)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -362,7 +362,7 @@ class Study:
             if said := unranked_sentence(self._ranked()):
                 raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
-                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}"
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place)}"
             ).with_code("study-without-complete-trial")
         return winner
 
