@@ -222,8 +222,8 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
 
     now, submitted = study_status(store.folder), read_submission(store.folder)
     spec = read_study(store.folder)
-    spent, wall = now.state == "budget spent", spec.budget.wall_seconds or 0.0
-    more = [f"budget.wall_seconds={2 * wall:g}"] * spent
+    more = f"budget.wall_seconds={2 * (spec.budget.wall_seconds or 0):g}"
+    more_of_it = [more] * (now.state == "budget spent")
     best = None
     if now.best is not None:
         words = architecture_text(now.best.family, now.best.architecture.values)
@@ -241,7 +241,7 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
         "held_by": None if now.holder is None else str(now.holder),
         "waits_for": now.waits_for or None,
         "submitted": None if submitted is None else asdict(submitted),
-        "resume": resume_command(store.place, store.folder, spec, *more),
+        "resume": resume_command(store.place, store.folder, spec, *more_of_it),
     }
 
 

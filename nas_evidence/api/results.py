@@ -221,7 +221,7 @@ class Study:
         rows = self._tables().rows
         if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
             return ""
-        return unfinished_sentence(self._ranked(), self.place, self.folder)
+        return unfinished_sentence(self._ranked(), self.place)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -363,7 +363,7 @@ class Study:
                 raise UserError("study-without-finite-score", f"{self.place}: {said}")
             raise UserError(
                 "study-without-complete-trial",
-                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}",
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place)}",
             )
         return winner
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.reporting.headline import rival_of
 from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
 from nas_evidence.reporting.words import named
 from nas_evidence.spec.record import n_searched
@@ -94,10 +95,9 @@ def _names(
 
 
 def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[str, object]:
-    winner, simple = study.winner, None
+    winner = study.winner
     judged = comparison if comparison and comparison.judged == study.delivered else None
-    if judged and judged.baselines:
-        simple = min(judged.baselines, key=lambda one: one.behind)
+    rival = rival_of(judged)
     tested = {
         "test_nll": winner and winner.test_nll_per_datum,
         "test_accuracy": winner and winner.test_accuracy,
@@ -111,8 +111,8 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
         "score": study.ranks_by,
         "value": winner and study.value(winner),
         **tested,
-        "best_simple_model": simple and simple.name,
-        "its_log_loss": simple and simple.metrics.get("log_loss"),
+        "best_simple_model": rival and rival.model.name,
+        "its_log_loss": rival and rival.model.metrics.get("log_loss"),
         "n_trials": n_searched(study.trials["trial_id"]),
         "worker_seconds": float(study.trials["total_seconds"].astype(float).sum()),
         "winner": winner and winner.architecture,

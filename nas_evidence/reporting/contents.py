@@ -18,7 +18,7 @@ from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting.about import about
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
-from nas_evidence.reporting.headline import Headline, Rival, headline, rival_of, usual_metric
+from nas_evidence.reporting.headline import Headline, Rival, headline, rival_of
 from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
@@ -238,11 +238,6 @@ class Report:
         if score == "conditional_evidence":
             words = f"the {words.replace('K folds', f'{folds} folds')}"
         return f"{words}: {score}"
-
-    @property
-    def shown_metric(self) -> str:
-        """The metric of the first picture: the one that was asked for, or the usual one."""
-        return self.metric or usual_metric(self.study)
 
     @property
     def measured_on(self) -> str:

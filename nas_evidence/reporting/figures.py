@@ -76,17 +76,14 @@ def measured(report: Report) -> Drawing | None:
     judged = report.judged
     if judged is None or not judged.baselines:
         return None
-    rows, texts = list[dict[str, Any]](), list[str]()
-    for one in judged.baselines:
-        least, most = one.interval or (None, None)
-        rows.append({"model": one.name, "behind": one.behind, "low": least, "high": most})
-        texts.append(f"{one.behind:.3f}")
-        if least is not None:
-            texts[-1] += f" ({least:.3f} to {most:.3f})"
-    ends = [row[key] for row in rows for key in ("behind", "low", "high")]
-    ends = [end for end in ends if end is not None and math.isfinite(end)]
+    tested = [(one, one.interval or (-math.inf, math.inf)) for one in judged.baselines]
+    ends = [end for one, pair in tested for end in (one.behind, *pair) if math.isfinite(end)]
     low, high = min([0.0, *ends]), max([1e-9, *ends])
-    names = [row["model"] for row in rows]
+    texts = [
+        f"{one.behind:.3f}" + f" ({least:.3f} to {most:.3f})" * (one.interval is not None)
+        for one, (least, most) in tested
+    ]
+    names = [one.name for one in judged.baselines]
     words = f"{report.kind.metrics['log_loss']} above the winner's, nats per datum"
     said = "; ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
     panel = Panel(
@@ -94,15 +91,20 @@ def measured(report: Report) -> Drawing | None:
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
-    for i, (one, text) in enumerate(zip(judged.baselines, texts, strict=True)):
+    for i, ((one, pair), text) in enumerate(zip(tested, texts, strict=True)):
         label = f"{one.name}: {text}"
-        least, most = (min(max(end, low), high) for end in one.interval or (low, high))
+        least, most = max(pair[0], low), min(pair[1], high)
         shade = GREY if least <= 0 <= most else colour(0)
         panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=label)
         panel.line(
             [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=label
         )
         panel.text(most, i, text, anchor="start", dx=6)
+    rows = [
+        {"model": one.name, "behind": one.behind, "low": least, "high": most}
+        for one in judged.baselines
+        for least, most in [one.interval or (None, None)]
+    ]
     return plot([panel], name=f"{words}, with 95 % intervals: {said}", rows=rows)
 
 
@@ -182,29 +184,27 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
     panel.line([(0, 0), (1, 1)], colour=GREY, dash="3 4")
     marks = [(k, name, point) for k, (name, own) in enumerate(found.items()) for point in own]
     most = max(point.n for _, _, point in marks)
+
+    def said(name: str, point: CalibrationPoint) -> str:
+        stated = f"{words.stated} {chance(point.confidence)}"
+        share = f"{100 * point.accuracy:.0f} % {words.found}"
+        return f"{f'{name}, ' * bool(name)}{stated}: {share}"
+
     for k, name, point in marks:
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
-        said = (
-            f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
-            f"{100 * point.accuracy:.0f} % {words.found}, of {point.n:,} data"
-        )
+        title = f"{said(name, point)}, of {point.n:,} data"
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
         panel.line([(point.confidence, end) for end in ends], colour=colour(k), width=1.2)
         radius = 3 + 6 * (point.n / most) ** 0.5
-        panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
+        panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=title)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
-    said = "; ".join(
-        f"{f'{name}, ' * bool(name)}{words.stated} {chance(point.confidence)}: "
-        f"{100 * point.accuracy:.0f} % {words.found}"
-        for name, own in found.items()
-        for point in own[-3:]
-    )
+    last = "; ".join(said(name, point) for name, own in found.items() for point in own[-3:])
     rows = [
         _of_target(name) | {"stated": one.confidence, "found": one.accuracy, "n": one.n}
         for _, name, one in marks
     ]
-    return plot([panel], name=f"{y_title} by {x_title}: {said}", legend=legend, rows=rows)
+    return plot([panel], name=f"{y_title} by {x_title}: {last}", legend=legend, rows=rows)
 
 
 def _of_target(name: str) -> dict[str, str]:

@@ -24,7 +24,6 @@ from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.guessing import is_guessing
 from nas_evidence.maths.metrics import LEVEL
-from nas_evidence.maths.ranking import LEVEL as INTERVAL
 from nas_evidence.maths.ranking import resampling_plan, share_at_least_as_good
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
@@ -32,7 +31,7 @@ from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
-from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
+from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 from nas_evidence.reporting.words import NATS, chance, counted, loss_text, metric_value
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
@@ -113,9 +112,8 @@ def headline(
     winner = study.winner
     if winner is None:
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
-    measured = metric_sentence(
-        comparison, metric or usual_metric(study), study, asked=metric is not None
-    )
+    usual = study.spec.plan.declared.kind.usual
+    measured = metric_sentence(comparison, metric or usual, study, asked=metric is not None)
     guesses = guessing_sentence(study, comparison)
     return Headline(
         answer=guesses or _answer(study, winner),
@@ -206,38 +204,35 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     """Say how sure the first rank is by the score, or why that is unknown and what to do."""
     if sure is None:
         return ""
-    score = study.ranks_by
-    if sure.best is None and min(sure.repeats[: sure.finalists]) >= MIN_REPEATS:
+    score, repeats = study.ranks_by, sure.repeats[: sure.finalists]
+    few, most = min(repeats), max(repeats)
+    if sure.best is None and few >= MIN_REPEATS:
         return f"Unknown: {score} does not differ between seeds, so its noise cannot be measured."
     if sure.best is None:
-        few, most = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
-        who = "Each architecture" if few == most else "Not every leading architecture"
-        times = {1: "once", 2: "twice"}.get(few, f"{few} times")
+        who, times = "Each architecture", {1: "once", 2: "twice"}[few]
         if few != most:
-            times = f"{MIN_REPEATS} times"
+            who, times = "Not every leading architecture", f"{MIN_REPEATS} times"
         first, second = (
             fmean(study.values(one)) if one.estimate is None else one.estimate
             for one in study.ranking[:2]
         )
-        lead = first - second
+        lead = _about(study, first - second).removeprefix("about ")
         return (
             f"Unknown. {who} was trained {times}; set finalists={sure.finalists} and resume "
-            f"to train the best again. The first leads the second by {_lead(study, lead)}."
+            f"to train the best again. The first leads the second by {lead}."
         )
-    low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
-    seeds = str(low) if low == high else f"{low} to {high}"
+    seeds = str(few) if few == most else f"{few} to {most}"
     from_seeds = f"from {seeds} seeds of each of the first {sure.finalists}"
-    noise = _in_unit(study, sure.noise or 0.0)
+    noise = _about(study, sure.noise or 0.0)
     if sure.tied:
         return (
-            f"{_tied(study, sure)} by {score}: they differ by less than one seed does, about "
+            f"{_tied(study, sure)} by {score}: they differ by less than one seed does, "
             f"{noise}. The best of all tried is among them with a probability of "
             f"{chance(sure.together)}, {from_seeds}."
         )
     text = (
         f"{chance(sure.best[0]).capitalize()} likely to be the best of all tried by {score}, "
-        f"{from_seeds}. "
-        f"One seed differs from the next by about {noise}."
+        f"{from_seeds}. One seed differs from the next by {noise}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
@@ -265,21 +260,14 @@ def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         wrong = 1 - sure.best[0]
         lost = sure.expected_loss / wrong if wrong > 0 else 0.0
         parts.append(f"If another is truly best, you lose {_about(study, lost)}.")
-    target, winner = study.targets[0], study.winner
-    known = study.architectures[target].dropna()
-    if winner is not None and len(known) > 1:
-        own = (
-            -winner.test_nll_per_datum
-            if target in LOSSES and winner.test_nll_per_datum is not None
-            else None
-        )
-        if own is not None:
-            above = max(0.0, float(known.max()) - own)
-            lower = f"another is better: its log loss is {NATS.text(above)} lower."
-            parts.append(
-                f"On the test rows {lower}" if above
-                else "On the test rows, too, its log loss is the lowest of all tried."
-            )  # fmt: skip
+    known, winner = study.architectures[study.targets[0]].dropna(), study.winner
+    if winner is not None and winner.test_nll_per_datum is not None and len(known) > 1:
+        above = max(0.0, float(known.max()) + winner.test_nll_per_datum)
+        lower = f"another is better: its log loss is {NATS.text(above)} lower."
+        parts.append(
+            f"On the test rows {lower}" if above
+            else "On the test rows, too, its log loss is the lowest of all tried."
+        )  # fmt: skip
     return " ".join(parts)
 
 
@@ -334,7 +322,8 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     winner, linear = study.winner, study.baseline
     if winner is None:
         return ""
-    if comparison is None or not comparison.baselines:
+    judged = rival_of(comparison)
+    if comparison is None or judged is None:
         if linear is winner:
             return f"No: the linear model itself comes first by {study.ranks_by}."
         kind = study.spec.plan.declared.kind
@@ -344,13 +333,14 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
         )
-    judged = rival_of(comparison)
-    assert judged is not None
     best, (low, high) = judged.model, judged.interval
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
     if low > 0 and linear is winner:
-        return f"No: {_linear_first(study, losses, best, rows)}"
+        return (
+            f"No: the linear model itself comes first by {study.ranks_by}, so no deeper network "
+            f"is worth its weights (beside {best.name} on {rows}: {losses})."
+        )
     if low > 0 and lacks:
         return (
             f"Unknown: clearly better than {best.name} on {rows}, but there was no time for "
@@ -375,14 +365,6 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
         f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}.{cheaper}"
-    )
-
-
-def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) -> str:
-    """Say that the winner is no deeper than what it is compared with, though it is ahead."""
-    return (
-        f"the linear model itself comes first by {study.ranks_by}, so no deeper network is worth "
-        f"its weights (beside {best.name} on {rows}: {losses})."
     )
 
 
@@ -476,11 +458,6 @@ def class_weights_sentence(study: RankedStudy, comparison: Comparison | None) ->
         "models too: the class with the largest weight times probability is predicted. Accuracy "
         "is weighted by class; scores, log loss and the other metrics are not."
     )
-
-
-def usual_metric(study: RankedStudy) -> str:
-    """Return the metric that is shown where none was asked for."""
-    return study.spec.plan.declared.kind.usual
 
 
 def _merit(metric: str, value: float) -> float:
@@ -639,7 +616,7 @@ def _misranked(study: RankedStudy, trust: Trust | None) -> str:
         known = study.architectures[[trust.main, score, target]].dropna()
         plan = resampling_plan(len(known), seed=study.spec.seed)
         share = share_at_least_as_good(*(known[name] for name in known), plan=plan)
-        if len(known) >= _ADVISE and share is not None and share < (1 - INTERVAL) / 2:
+        if len(known) >= _ADVISE and share is not None and share < 0.025:
             better.append((rows[score].rho or 0.0, score, 1 - share))
     rho, other, ahead = max(better, default=(0.0, "", 0.0))
     if rho <= 0:
@@ -666,8 +643,3 @@ def _about(study: RankedStudy, difference: float) -> str:
             return f"less than {LEAST:g} nats per datum"
         return f"about {loss_text(difference)} nats per datum"
     return f"about {_in_unit(study, difference)}"
-
-
-def _lead(study: RankedStudy, difference: float) -> str:
-    hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
-    return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)

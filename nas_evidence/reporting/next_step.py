@@ -7,7 +7,7 @@ file in the folder of the study, which also knows its data.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +15,14 @@ from nas_evidence.plumbing.foreign_text import python_text, shell_word
 from nas_evidence.reporting.headline import Headline
 from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.spec.study import PRESETS
-from nas_evidence.spec.toml import Override
 from nas_evidence.storage.kept_submission import resume_command
-from nas_evidence.storage.outside_code import code_options, only_in_python
+from nas_evidence.storage.outside_code import code_names, only_in_python
 
 #: A key with its value where a sentence says that it is to be set.
 _SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_]+=\w+)*)")
 _FINALISTS = re.compile(r"\bfinalists=\d+")
 #: Keys that are options of their own; all others are given with --set.
-_FLAGS = {
-    "target_scale": "--target-scale", "test_fraction": "--test-fraction", "preset": "--preset",
-}  # fmt: skip
+_FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
 #: What stands for rows to predict, by the kind of data.
 _NEW = {"table": "NEW.csv", "images": "NEW_FOLDER"}
 #: Longest name of a folder, bytes, before a hyphen and a number.
@@ -37,17 +34,11 @@ _SEARCH_AGAIN = re.compile("[Ss]earch again")
 class NextStep:
     """What to do next: a sentence that ends with a colon, and the command.
 
-    Where only a script or notebook has the sampler or a family, `language` is "python", and the
-    command a call.
+    It is a call in Python where only a script or notebook has the sampler or a family.
     """
 
     words: str
     command: str
-
-    @property
-    def language(self) -> str:
-        """What the command is typed into: "sh" or "python"."""
-        return "python" if self.command.startswith("nas_evidence.") else "sh"
 
 
 def next_step(
@@ -70,52 +61,58 @@ def next_step(
             would be another study.
         data_root: the folder of the data sets, if one was named.
     """
-    spec, folder = study.spec, study.tables.folder
+    spec, root = study.spec, [] if data_root is None else ["--data-root", str(data_root)]
+
+    def resume(*settings: str) -> str:
+        folder = study.tables.folder
+        return resume_command(place, folder, spec, *settings, data_root=data_root)
+
     if is_running:
         return NextStep("The search goes on. To follow it:", _command("watch", place))
     if study.n_searched < spec.n_trials:
         done = f"{study.n_searched} of {spec.n_trials} trials are finished"
-        command = resume_command(place, folder, spec, data_root=data_root)
-        return NextStep(f"{done}. To run the others:", command)
-    if not (is_refit or "://" in place):  # a store holds no file that `search` could read
-        if remedies := _remedies(study, said):
-            command = _search(study, place, remedies, data_root)
-            return NextStep("Search again, as advised above:", command)
-        if said.worth.startswith("No: clearly worse"):
+        return NextStep(f"{done}. To run the others:", resume())
+    if not is_refit:
+        options, words = _remedies(study, said), "Search again, as advised above:"
+        if not options and said.worth.startswith("No: clearly worse"):
             words = f"To look for a better network with {PRESETS['thorough']['n_trials']} trials:"
-            return NextStep(words, _search(study, place, {"preset": "thorough"}, data_root))
+            options = ["--preset", "thorough"]
+        if options and (again := repeated(study, place, data_root, options)):
+            return NextStep(words, again)
     if "`nas-evidence report`" in said.worth:
-        root = [] if data_root is None else ["--data-root", data_root]
         return NextStep("To compare it with simple models:", _command("report", place, *root))
     if finalists := _FINALISTS.search(said.sure):
         words = "To know how sure this is, train the best again:"
-        again = resume_command(place, folder, spec, finalists.group(), data_root=data_root)
-        return NextStep(words, again)
+        return NextStep(words, resume(finalists.group()))
     new = _NEW.get(spec.dataset.name, "NEW.npz")
-    code = ["--allow-code"] * bool(code_options(spec, asks=False))
+    code = ["--allow-code"] * bool(code_names(spec, asks=False))
     command = _command("predict", place, new, *code)
     if only_in_python(spec, asks=False):
         command = f"{load_call(study, place)}.predict({new!r})"
     return NextStep(f"To use it, with {new} as your new rows:", command)
 
 
-def _remedies(study: RankedStudy, said: Headline) -> dict[str, str]:
-    """Return the keys that the sentences advise for a search again, with their values."""
+def _remedies(study: RankedStudy, said: Headline) -> list[str]:
+    """Return the options that the sentences advise for a search again, without repeating a key."""
     if said.answer.startswith("Choose none yet"):
         return _options([said.answer], every=True)
     if said.answer.startswith("Nothing can be ranked"):
-        return {"plan.learning_rate": f"{study.spec.plan.learning_rate / 10:g}"}
+        return ["--set", f"plan.learning_rate={study.spec.plan.learning_rate / 10:g}"]
     again = [one for one in (*said.advice, said.worth) if _SEARCH_AGAIN.search(one)]
     return _options(again)
 
 
-def _options(sentences: Sequence[str], *, every: bool = False) -> dict[str, str]:
-    """Return the first key that each sentence sets and those joined to it, or `every` one.
+def _options(sentences: Sequence[str], *, every: bool = False) -> list[str]:
+    """Return what to type for the first key that each sentence sets and those joined to it.
 
     >>> _options(["Search again with target_scale=log or plan.likelihood=x (--set)."])
-    {'target_scale': 'log'}
+    ['--target-scale', 'log']
     >>> _options(["more folds (set plan.folds=5) or more epochs (set plan.epochs=8)"], every=True)
-    {'plan.folds': '5', 'plan.epochs': '8'}
+    ['--set', 'plan.folds=5', '--set', 'plan.epochs=8']
+
+    Args:
+        sentences: that advise.
+        every: whether to take all keys, and not the first ones of each sentence.
     """
     found: dict[str, str] = {}
     for sentence in sentences:
@@ -123,41 +120,34 @@ def _options(sentences: Sequence[str], *, every: bool = False) -> dict[str, str]
         for together in said if every else said[:1]:
             for key, value in (one.split("=", 1) for one in together.split(" and ")):
                 found.setdefault(key, value)
-    return found
+    typed: list[str] = []
+    for key, value in found.items():
+        typed += [_FLAGS[key], value] if key in _FLAGS else ["--set", f"{key}={value}"]
+    return typed
 
 
-def _search(
-    study: RankedStudy, place: str, keys: Mapping[str, str], data_root: Path | None
+def repeated(
+    study: RankedStudy,
+    place: str,
+    data_root: Path | None = None,
+    options: Sequence[str] = (),
 ) -> str:
-    """Return the command, or the call, that searches again beside a study, with other keys."""
-    file, out, code = f"{place}/study.toml", _another(place), code_options(study.spec)
-    if only_in_python(study.spec):
-        settings = [f"{key}={value}" for key, value in keys.items() if key not in _FLAGS]
-        typed = {k: Override.typed(f"{k}={value}").value for k, value in keys.items()}
-        given = {key: repr(value) for key, value in typed.items() if key in _FLAGS} | code
-        given |= {"settings": repr(settings)} if settings else {}
-        given |= {} if data_root is None else {"data_root": repr(str(data_root))}
-        return _call("search", file, {**given, "out": repr(out)})
-    words = [file]
-    for key, value in keys.items():
-        words += [_FLAGS[key], value] if key in _FLAGS else ["--set", f"{key}={value}"]
-    words += [] if data_root is None else ["--data-root", str(data_root)]
-    return _command("search", *words, *["--allow-code"] * bool(code), "--out", out)
+    """Return the command that runs the same search again, beside it, or one with other options.
 
-
-def repeated(study: RankedStudy, place: str, data_root: Path | None = None) -> str:
-    """Return what runs the same search again, beside it; "" for a store."""
-    return "" if "://" in place else _search(study, place, {}, data_root)
+    It is "" for a store, which holds no file that `search` could read, and where only a script or
+    notebook has some code of the study.
+    """
+    if "://" in place or only_in_python(study.spec):
+        return ""
+    given = [] if data_root is None else ["--data-root", str(data_root)]
+    given += ["--allow-code"] * bool(code_names(study.spec))
+    return _command("search", f"{place}/study.toml", *options, *given, "--out", _another(place))
 
 
 def load_call(study: RankedStudy, place: str) -> str:
     """Return the call in Python that loads a study so that it predicts."""
-    return _call("load", place, code_options(study.spec, asks=False))
-
-
-def _call(verb: str, place: str, given: Mapping[str, str]) -> str:
-    more = "".join(f", {key}={value}" for key, value in given.items())
-    return f"nas_evidence.{verb}({python_text(place)}{more})"
+    code = ", allow_code=True" * bool(code_names(study.spec, asks=False))
+    return f"nas_evidence.load({python_text(place)}{code})"
 
 
 def _another(place: str) -> str:

@@ -100,18 +100,17 @@ def unranked_sentence(study: RankedStudy) -> str:
     )
 
 
-def unfinished_sentence(study: RankedStudy, place: Path | str, folder: Path | None = None) -> str:
+def unfinished_sentence(study: RankedStudy, place: Path | str) -> str:
     """Say that no trial is complete, and what goes on; "" if one is complete.
 
     Args:
         study: the study as it is stored.
         place: of the study, as its user named it.
-        folder: where it is here, if that is another.
     """
     if len(study.complete):
         return ""
     none = f"0 of {study.spec.n_trials} trials are complete"
-    folder = folder or Path(place)
+    folder = study.tables.folder
     if study.n_searched < study.spec.n_trials:
         go_on = resume_call(place, folder, study.spec)
         command = resume_command(place, folder, study.spec)

@@ -11,8 +11,8 @@ from pathlib import Path
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
-from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.outside_code import code_options, only_in_python
+from nas_evidence.spec.study import IN_PYTHON, StudySpec
+from nas_evidence.storage.outside_code import code_names, only_in_python
 
 #: In the folder of a study.
 FILE = "submitted.json"
@@ -81,7 +81,7 @@ def resume_command(
     for setting in settings:
         words += ["--set", setting]
     words += [] if data_root is None else ["--data-root", str(data_root)]
-    words += ["--allow-code"] * bool(code_options(spec))
+    words += ["--allow-code"] * bool(code_names(spec))
     return " ".join(["nas-evidence resume", *map(shell_word, words)])
 
 
@@ -94,7 +94,8 @@ def resume_call(place: object, folder: Path, spec: StudySpec, more: str = "") ->
         spec: the study.
         more: arguments, after a comma.
     """
-    more = "".join(f", {key}={value}" for key, value in code_options(spec).items()) + more
+    more = ", sampler=SAMPLER" * spec.sampler.own.startswith(IN_PYTHON) + more
+    more = ", allow_code=True" * bool(code_names(spec)) + more
     found = read_submission(folder)
     if found is None:
         return f"nas_evidence.resume({str(place)!r}{more})"

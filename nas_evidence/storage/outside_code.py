@@ -53,21 +53,14 @@ def outside_names(study: StudySpec) -> tuple[str, ...]:
     return tuple(filter(is_outside, dict.fromkeys(names)))
 
 
-def code_options(study: StudySpec, *, asks: bool = True) -> dict[str, str]:
-    """Return the options, as in Python, without which the code of a study is refused.
-
-    `sampler` stands for an object, which no command holds. `asks` as in `admitted`.
-    """
-    names, sampler = outside_names(study), study.sampler.own if asks else ""
-    is_object = sampler.startswith(IN_PYTHON)
-    found = {"sampler": "SAMPLER"} if is_object else {}
-    return found | ({"allow_code": "True"} if names or (sampler and not is_object) else {})
+def code_names(study: StudySpec, *, asks: bool = True) -> list[str]:
+    """Return the references to code without which a study is refused; `asks` as in `admitted`."""
+    return [*outside_names(study), *filter(None, [study.sampler.own if asks else ""])]
 
 
 def only_in_python(study: StudySpec, *, asks: bool = True) -> bool:
     """Return whether only a script or notebook has some code of a study, and so no command."""
-    names = (*outside_names(study), study.sampler.own if asks else "")
-    return any(name.startswith(("__main__:", IN_PYTHON)) for name in names)
+    return any(n.startswith(("__main__:", IN_PYTHON)) for n in code_names(study, asks=asks))
 
 
 def admitted(
