@@ -112,8 +112,7 @@ def run(at: Run) -> Reproduction:
         for kind in (kind for kind in COLUMNS if losses[name][kind]):
             own, theirs = losses[name][kind], PUBLISHED[name][kind]
             accuracy, calibration = (
-                np.mean([one[what] for one in found[name][kind]])
-                for what in ("accuracy", "ece")
+                np.mean([one[what] for one in found[name][kind]]) for what in ("accuracy", "ece")
             )
             near = within(fmean(own), *theirs, len(own))
             said = "{:.2f} ± {:.2f}".format(*theirs)
