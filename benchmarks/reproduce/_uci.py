@@ -70,6 +70,7 @@ def drawn(
     losses: Mapping[str, Mapping[str, Sequence[float]]],
     published: Mapping[str, Mapping[str, tuple[float, ...]]],
     labels: Sequence[str],
+    **settings: Any,
 ) -> Any:
     """Return a figure of test log losses by set and column, beside the published means."""
     figure, axis = panels(8, 3.4)
@@ -83,6 +84,6 @@ def drawn(
             )
             axis.plot(x, published[name][column][0] - zero, "_", color="k", markersize=10)
     axis.set_xticks(range(len(labels)), labels, fontsize=7)
-    axis.set(ylabel="test log loss minus published KFAC\n(bar: published), nats", ylim=(-0.6, 1))
+    axis.set(ylabel="test log loss minus published KFAC\n(bar: published), nats", **settings)
     axis.legend(fontsize=7)
     return figure

@@ -138,7 +138,7 @@ def run(at: Run) -> Reproduction:
         )
     return Reproduction(
         rows,
-        drawn(found, PUBLISHED, [f"{name}\n{sizes[name]} data" for name in found]),
+        drawn(found, PUBLISHED, [f"{k}\n{n} data" for k, n in sizes.items()], ylim=(-0.6, 1)),
         {"epochs": at.sized(800, 10_000), "values": found, "n_train": sizes},
         f"KFAC minus the published KFAC, nats per datum: {', '.join(near)}"
         + at.sized("; the three large sets are trained more briefly than published", ""),
