@@ -12,11 +12,7 @@ from torch import nn
 from nas_evidence.audit import run as audit
 from nas_evidence.audit import sampled as auditing_sampled
 from nas_evidence.audit import sum_of_losses
-from nas_evidence.audit.known_problems import (
-    KnownProblem,
-    definition,
-    linear_problem,
-)
+from nas_evidence.audit.known_problems import KnownProblem, definition, linear_problem
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
 from nas_evidence.audit.sum_of_losses import sotl_row
 from nas_evidence.likelihoods.categorical import Categorical
@@ -149,3 +145,14 @@ def test_kronecker_definitions_of_a_network_are_those_of_the_estimators() -> Non
     convolution = nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 2, 2), nn.Flatten())
     other = KnownProblem("p", convolution.double(), x, y, Categorical(), precision[:2], truth=0.0)
     assert definition(other, "kfac_ggn") is None
+
+
+# --- the problems of the audit that take seconds hold; the whole audit takes minutes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "problem", ["linear-power", "logistic-power", "linear-3", "linear-bins", "noise-2"]
+)
+def test_a_problem_holds(problem: str) -> None:
+    assert not [row for row in run_audit([problem]) if not row.holds]

@@ -1,8 +1,9 @@
 """Curvature on an invented GPU: the values of the CPU, and what a pass costs beyond arithmetic."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import cases
 import pytest
@@ -12,16 +13,22 @@ from cases import CASES, Case
 from fake_gpu import FakeGpu
 from launches import Traffic, data_of
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.models import build
+from nas_evidence.models import build, skeleton
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.spec.registry import CURVATURES
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
+from nas_evidence.training.network import begin
+from nas_evidence.training.together import Batch, Program
 
 BATCHED = ("diag_ef", "diag_ggn", "diag_ggn_mc", "kfac_ggn", "kfac_ggn_mc", "kfac_ef")
 NETWORKS = {
@@ -223,3 +230,107 @@ def test_curvature_is_in_full_precision_whatever_the_user_allows() -> None:
         pass_ = curvature_pass("kfac_ggn", model, x, y, Categorical(), batch_size=2)
     assert set(seen) == {("ieee", torch.float32)}
     assert pass_.curvature.spectra()[0].dtype == torch.float64
+
+
+# --- operators that a curvature pass launches on a GPU, beside those of a training step
+
+
+ROWS, SHAPE = 128, (3, 32, 32)
+ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
+SILENT = ALLOCATIONS | {"detach", "_unsafe_view", "lift_fresh", "is_same_size"}
+
+
+class Launches(TorchDispatchMode):
+    """Counts operators with a tensor of the device, and answers the reads of its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            return 1
+        if function is torch.ops.aten._to_copy.default and args[0].is_meta:
+            target = kwargs.get("device") or args[0].device
+            if target.type == "cpu":
+                return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        name = function._overloadpacket.__name__
+        if not function.is_view and name not in SILENT:
+            self.names[name] += 1
+        return function(*args, **kwargs)
+
+
+def resnet(depth: int, width: int) -> nn.Module:
+    spec = ArchitectureSpec(family="resnet", values={"depth": depth, "width": width})
+    return skeleton(spec, SHAPE, 10).to("meta")
+
+
+def launches_of_a_step(model: nn.Module) -> int:
+    plan = TrainingPlan()
+    state = begin(model.train(), cast(TensorData, None), plan, 0)
+    x = torch.empty(1, ROWS, *SHAPE, device="meta")
+    y = torch.empty(1, ROWS, dtype=torch.int64, device="meta")
+    with Program([model], [state.optimiser], plan) as program:
+        program.set_decay(torch.ones(1, len(program.sizes)))
+        program.begin_epoch([0.1], [1])
+        with Launches() as launches:
+            program.step(Batch(0, x, y, (ROWS,), None), None)
+    return launches.names.total()
+
+
+def launches_of_a_pass(kind: str, model: nn.Module, n_batches: int = 1) -> int:
+    n = n_batches * ROWS
+    x = torch.empty(n, *SHAPE, device="meta")
+    y = torch.empty(n, dtype=torch.int64, device="meta")
+    generator = torch.Generator().manual_seed(0)
+    with Launches() as launches:
+        curvature_pass(kind, model, x, y, Categorical(), batch_size=ROWS, generator=generator)
+    return launches.names.total()
+
+
+@pytest.mark.parametrize(
+    ("depth", "times"),
+    [
+        pytest.param(8, 4, marks=pytest.mark.slow),
+        *(pytest.param(depth, 6, marks=pytest.mark.long) for depth in (14, 20, 26, 32)),
+    ],
+)
+def test_a_pass_of_diag_ef_launches_a_few_times_what_a_training_step_does(
+    depth: int, times: int
+) -> None:
+    step = launches_of_a_step(resnet(depth, 48))
+    for width in (16, 48):
+        assert launches_of_a_pass("diag_ef", resnet(depth, width)) <= times * step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["diag_ef", "ekfac_ggn", "kfac_ggn_mc"])
+def test_a_pass_launches_as_much_for_wide_networks_as_for_narrow_ones(kind: str) -> None:
+    assert len({launches_of_a_pass(kind, resnet(8, width)) for width in (16, 48)}) == 1
+
+
+# --- a pass that ends for want of memory says so: the network is not to blame
+
+
+class Hungry(nn.Module):
+    def __init__(self, fails_on: int) -> None:
+        super().__init__()
+        self.layer, self.fails_on = nn.Linear(3, 2), fails_on
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == self.fails_on:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("kind", ["diag_ef", "full_ggn", "kfac_ggn"])
+@pytest.mark.parametrize("fails_on", [1, 8])
+def test_want_of_memory_is_no_fault_of_the_model(kind: str, fails_on: int) -> None:
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    with pytest.raises(RuntimeError) as caught:
+        estimate_evidence(
+            Hungry(fails_on), x, y, likelihood="categorical", curvature=kind, prior_precision=1.0
+        )
+    assert is_memory_full(caught.value)
+    assert type(caught.value) is RuntimeError, caught.value

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import reference
 import torch
-from cases import CASES, Case, case
+from cases import CASES, GOLDEN, Case, case, golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import pairs
@@ -258,3 +258,33 @@ def test_diagonal_kinds_ask_for_no_memory(kind: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(layerwise, "require_memory", None)
     monkeypatch.setattr(dense, "require_memory", None)
     assert _deep(5, (3, 4, 2), None).estimate(kind).valid
+
+
+#: The kinds that every golden file defines.
+DEFINED = (
+    "diag_ef", "diag_ggn", "kfac_ggn", "ekfac_ggn", "block_ggn", "full_ggn", "full_ef",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DEFINED)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_value_is_met(name: str, kind: str) -> None:
+    c, definition = golden(name)
+    found = c.estimate(kind, batch_size=64)
+    assert_close(found.value, definition[kind], rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_golden_entry_is_tested(name: str) -> None:
+    assert set(golden(name)[1]) == set(DEFINED)
+
+
+@pytest.mark.parametrize("kind", ["diag_ggn_mc", "kfac_ggn_mc"])
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn"])
+def test_one_column_is_near_the_exact_value_of_a_trained_net(name: str, kind: str) -> None:
+    # With draws of labels instead of signs, one draw is off by 50 nats and more here.
+    c, definition = golden(name)
+    found = c.estimate(kind, n_draws=8, batch_size=512)
+    assert 0 < found.standard_error < 10
+    assert abs(found.value - definition[kind.removesuffix("_mc")]) < 20

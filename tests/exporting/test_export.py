@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 import yaml
 from fakes import Silent
@@ -18,11 +19,13 @@ import nas_evidence
 from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.folder import export_winner
-from nas_evidence.exporting.program import load_exported
+from nas_evidence.exporting.program import Exported, load_exported, read_exported
 from nas_evidence.exporting.soundness import wrong_export_files
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.likelihoods.predictive import Reals
+from nas_evidence.models import build
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import architecture_values, read_study_tables, read_table
 from nas_evidence.workers.inline import InlineExecutor
@@ -426,3 +429,38 @@ def test_a_readme_of_somebody_else_is_not_replaced(
     with refused("output-held", "README.md"):
         export_winner(read_study_tables(folder), tmp_path, arrays)
     assert (tmp_path / "README.md").read_text() == "mine"
+
+
+# --- exports of earlier versions, whose description names no likelihood
+
+
+@pytest.mark.parametrize("own_noise", [False, True])
+def test_without_a_likelihood_by_name_the_outputs_say_whether_noise_is_among_them(
+    own_noise: bool, tmp_path: Path
+) -> None:
+    spec, n_outputs = (
+        ArchitectureSpec(family="mlp", values={"depth": 1, "width": 5}),
+        1 + own_noise,
+    )
+    model = build(spec, (3,), n_outputs, torch.Generator().manual_seed(0))
+    written = Exported(
+        model,
+        torch.zeros(3),
+        torch.ones(3),
+        likelihood=Heteroscedastic() if own_noise else None,
+        scale=torch.tensor([3.0]),
+        shift=torch.tensor([1.0]),
+    ).eval()
+    described = {
+        "family": "mlp",
+        "values": dict(spec.values),
+        "input_shape": [3],
+        "n_outputs": n_outputs,
+        "n_parameters": sum(p.numel() for p in model.parameters()),
+    }
+    (tmp_path / "architecture.toml").write_text(tomli_w.dumps(described))
+    (tmp_path / "model.safetensors").write_bytes(sealed_tensors(dict(written.state_dict()), {}))
+    x = torch.randn(7, 3)
+    found = read_exported(tmp_path)(x)
+    assert found.shape == (7, 1)
+    assert torch.equal(found, written(x))

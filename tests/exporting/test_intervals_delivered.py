@@ -10,12 +10,15 @@ import pytest
 from commands import run
 from matrix import REST
 from messages import refused
+from scipy import stats
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.exporting import winner
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.predictor import Predictor, mixed
+from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale
 
 pytestmark = pytest.mark.slow
@@ -201,3 +204,46 @@ def test_classes_have_no_quantiles(tmp_path: Path) -> None:
     with refused("quantiles-of-classes"):
         study.predict(frame).quantile(0.5)
     assert study.predict(frame).cut == ""
+
+
+# --- intervals of several targets hold for each, from search to export
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_intervals_of_a_quiet_and_of_a_noisy_target_cover_what_they_say(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+
+    def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+        x = draw.normal(size=(n, 4))
+        means = np.stack([np.sin(x[:, 0]) + 0.5 * x[:, 1], np.cos(x[:, 2]) + 0.5 * x[:, 0]], 1)
+        return x, means + draw.normal(size=(n, 2)) * [0.15, 0.9]
+
+    (x, y), (unseen, truth) = rows(400), rows(3000)
+    study = nas_evidence.search(x, y, out=tmp_path / "study", n_trials=2, workers=1)
+    study.export(tmp_path / "export")
+    exported = nas_evidence.Predictor.load(tmp_path / "export").predict(unseen)
+    for found in (study.predict(unseen), exported):
+        covered = ((truth >= found.low) & (truth <= found.high)).mean(0)
+        assert ((covered > 0.84) & (covered < 0.96)).all(), covered
+
+
+# --- `Prediction.losses`: log losses of rows in the units that a person compares
+
+
+def test_losses_of_real_targets_are_in_units_of_the_training_targets() -> None:
+    """-log p(y / u): a target in cents has the loss of the same target in euros."""
+    rng = np.random.default_rng(0)
+    mean, y = rng.normal(size=(2, 7, 2))
+    std = rng.uniform(0.5, 2.0, size=(7, 2))
+    for unit in (np.ones(2), np.array([100.0, 0.5])):
+        density = Normals(np.ones(1), (mean * unit)[None], (std * unit)[None])
+        found = Prediction(("a", "b"), density=density, unit=unit).losses(y * unit)
+        expected = -stats.norm.logpdf(y, mean, std).sum(1)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_losses_of_classes_are_minus_the_logarithms_of_their_probabilities() -> None:
+    p = np.array([[0.2, 0.8], [0.5, 0.5]])
+    found = Prediction((0, 1), probabilities=p).losses(np.array([1, 0]))
+    np.testing.assert_allclose(found, -np.log([0.8, 0.5]))

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import reference
 import torch
+from messages import refused
+from own_loops import looped
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -26,6 +28,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, T
 from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.network import begin
 from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.own_loop import OnlineLaplace
 
 EPOCHS, BATCH, RATE = 6, 8, 0.02
 
@@ -150,13 +153,8 @@ def test_whole_numbers_as_inputs_stay_whole_numbers() -> None:
     x = torch.randint(0, 5, (20, 4), generator=torch.Generator().manual_seed(0))
     model = Tokens()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    laplace = nas_evidence.online_laplace(
-        model, optimiser, (x, x[:, 0] % 2), likelihood="categorical", every=1
-    )
-    optimiser.zero_grad()
-    laplace.loss(model(x), x[:, 0] % 2).backward()
-    optimiser.step()
-    assert math.isfinite(laplace.after_epoch() or math.nan)
+    laplace = looped(model, x, x[:, 0] % 2, optimiser, epochs=1, every=1)
+    assert math.isfinite(laplace.history[-1][1])
 
 
 @pytest.mark.slow
@@ -165,15 +163,7 @@ def test_learned_noise_and_prior_of_a_linear_model_satisfy_mackays_equations() -
     _, x, y = problem("gaussian")
     model, y = nn.Linear(4, 1, bias=False).double(), y[:, :1]
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-    laplace = nas_evidence.online_laplace(
-        model, optimiser, (x, y), likelihood="gaussian", every=1, curvature="kfac_ggn"
-    )
-    for _ in range(25):
-        for _ in range(10):
-            optimiser.zero_grad()
-            laplace.loss(model(x), y).backward()
-            optimiser.step()
-        laplace.after_epoch()
+    laplace = looped(model, x, y, optimiser, epochs=25, n_steps=10, every=1, curvature="kfac_ggn")
     (delta,), s2 = laplace.prior_precision.values(), laplace.noise_std**2
     norm = float(model.weight.detach().square().sum())
     eigenvalues = torch.linalg.eigvalsh(x.T @ x) / s2
@@ -201,13 +191,7 @@ def test_a_loader_a_dataset_and_tensors_give_the_same_values() -> None:
 
 def test_a_stored_state_continues() -> None:
     model, x, y = problem("categorical")
-    optimiser = torch.optim.Adam(model.parameters())
-    one, two = (
-        nas_evidence.online_laplace(
-            model, optimiser, (x, y), likelihood="categorical", every=1, curvature="diag_ggn"
-        )
-        for _ in range(2)
-    )
+    one, two = (looped(model, x, y, every=1, curvature="diag_ggn") for _ in range(2))
     one.after_epoch()
     two.load_state_dict(one.state_dict())
     assert (two.epoch, two.prior_precision) == (1, one.prior_precision)
@@ -284,14 +268,10 @@ def test_a_noise_of_each_row_is_learned_as_an_output() -> None:
     torch.manual_seed(0)
     model = nn.Linear(2, 2)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
-    laplace = nas_evidence.online_laplace(
-        model, optimiser, (x, y), likelihood="heteroscedastic", every=10, curvature="full_ggn"
-    )
-    for _ in range(200):
-        optimiser.zero_grad()
-        laplace.loss(model(x), y).backward()
-        optimiser.step()
-        laplace.after_epoch()
+    laplace = looped(
+        model, x, y, optimiser, epochs=200, likelihood="heteroscedastic", every=10,
+        curvature="full_ggn",
+    )  # fmt: skip
     assert laplace.history[-1][1] > laplace.history[0][1]
     falls = float(model.weight.detach()[1, 1])  # of the precision, where the noise is larger
     assert falls < -1
@@ -313,9 +293,7 @@ class _Operators(TorchDispatchMode):
 def test_a_step_makes_no_factor_of_the_prior_unless_one_has_changed() -> None:
     model, x, y = problem("categorical")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    laplace = nas_evidence.online_laplace(
-        model, optimiser, (x, y), likelihood="categorical", curvature="diag_ef"
-    )
+    laplace = looped(model, x, y, optimiser, curvature="diag_ef")
     made = []
 
     def step() -> None:
@@ -342,3 +320,81 @@ def test_a_step_makes_no_factor_of_the_prior_unless_one_has_changed() -> None:
     x = x.float()
     step()
     assert made == [n, 0, n, 0, n, n]
+
+
+# --- a loop of one's own with a part of the parameters: the frozen ones are constants
+
+
+def with_a_frozen_trunk(labels: bool) -> tuple[nn.Module, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(30, 4, generator=random).double()
+    y = torch.sin(x @ torch.randn(4, 2, generator=random).double())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2))
+    model.double()[1].running_mean.normal_(generator=random)
+    model[0].requires_grad_(False)
+    model[1].requires_grad_(False)
+    return model.eval(), x, y.argmax(1) if labels else y
+
+
+def trained(
+    model: nn.Module, given: object, x: Tensor, y: Tensor, **more: object
+) -> OnlineLaplace:
+    optimiser = torch.optim.SGD(given, lr=0.05, momentum=0.9)
+    return looped(model, x, y, optimiser, epochs=6, batch=10, every=2, **more)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("kind", ["kfac_ggn_mc", "full_ggn", "diag_ef"])
+def test_a_frozen_trunk_is_as_if_its_features_were_the_data(kind: str, labels: bool) -> None:
+    model, x, y = with_a_frozen_trunk(labels)
+    before, head = copy.deepcopy(model.state_dict()), copy.deepcopy(model[3])
+    with torch.no_grad():
+        features = model[:3](x)
+    found = trained(model, model.parameters(), x, y, curvature=kind)
+    expected = trained(head, head.parameters(), features, y, curvature=kind)
+    assert [*found.prior_precision] == ["3.weight", "3.bias"]
+    one, other = (
+        [*it.prior_precision.values(), *np.atleast_1d(it.noise_std)] for it in (found, expected)
+    )
+    assert one == pytest.approx(other, rel=1e-7)
+    assert dict(found.history) == pytest.approx(dict(expected.history), rel=1e-9)
+    assert found.log_evidence() == pytest.approx(expected.log_evidence(), rel=1e-9)
+    assert_close(model[3].state_dict(), head.state_dict(), rtol=1e-8, atol=1e-10)
+    assert not torch.equal(model[3].weight, before["3.weight"])
+    for name in list(before)[:-2]:  # the trunk with its statistics
+        assert_close(model.state_dict()[name], before[name], rtol=0, atol=0)
+    again = trained(model, model[3].parameters(), x, y, curvature=kind)  # an optimiser of the head
+    again.load_state_dict(found.state_dict())
+    assert again.prior_precision == found.prior_precision
+
+
+def test_a_free_parameter_that_no_optimiser_steps_is_refused() -> None:
+    model, x, y = with_a_frozen_trunk(labels=True)
+    with refused("own-loop-parameter-missing", "3.bias"):
+        trained(model, [model[3].weight], x, y)
+
+
+def test_normalisation_put_into_training_mode_is_refused_at_the_step() -> None:
+    model, x, y = with_a_frozen_trunk(labels=True)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    laplace = looped(model, x, y, optimiser)
+    model.train()
+    laplace.loss(model(x), y).backward()
+    with refused("batch-statistics", "BatchNorm1d", "training"):
+        optimiser.step()
+
+
+@pytest.mark.parametrize("name", ["3.bias", "0.bias"])
+def test_freezing_or_freeing_on_the_way_is_refused_by_name(name: str) -> None:
+    model, x, y = with_a_frozen_trunk(labels=True)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    laplace = looped(model, x, y, optimiser, every=1, curvature="diag_ggn")
+    laplace.after_epoch()
+    parameter = model.get_parameter(name)
+    parameter.requires_grad_(not parameter.requires_grad)
+    laplace.loss(model(x), y).backward()
+    optimiser.step()
+    with refused("own-loop-free-changed", name):
+        laplace.after_epoch()

@@ -1,9 +1,10 @@
-"""Workers that are plain processes: who has them, and that none outlives its driver."""
+"""Workers that are plain processes: who has them, what they print, and that none outlives."""
 
 import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from processes import lives, wait_for
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers import choice
 from nas_evidence.workers.choice import chosen_executor, n_workers
+from nas_evidence.workers.quiet import stderr_to
 
 
 def test_one_machine_without_a_gpu_runs_trials_in_plain_processes(
@@ -61,3 +63,22 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     wait_for(lambda: not any(map(lives, workers)))
+
+
+# --- where the lines on standard error go while Ray starts or stops
+
+
+@pytest.mark.parametrize("ends_first", [0, 1])
+def test_two_overlapping_studies_give_standard_error_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ends_first: int
+) -> None:
+    log, blocks = tmp_path / "logs" / "ray.log", [ExitStack(), ExitStack()]
+    for block in blocks:
+        block.enter_context(stderr_to(log))
+        os.write(2, b"of Ray\n")
+    blocks[ends_first].close()
+    os.write(2, b"of Ray\n")
+    blocks[1 - ends_first].close()
+    os.write(2, b"for the user\n")
+    assert log.read_text() == "of Ray\n" * 3
+    assert capfd.readouterr().err == "for the user\n"

@@ -1,6 +1,8 @@
-"""Training on an invented GPU: what a step costs beyond arithmetic, and the own training loop."""
+"""Training on an invented GPU: what a step costs beyond arithmetic, and the values of a CPU."""
 
 import copy
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +12,13 @@ from launches import ALLOWED, MEASURED, NETWORKS, launches_of, members_of, table
 from torch import Tensor, nn
 
 import nas_evidence
+from nas_evidence.data.augmentation import MovedRows, Moves
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.models import build
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
+from nas_evidence.training.network import begin
 from nas_evidence.training.own_loop import OnlineLaplace
+from nas_evidence.training.predict_rows import predict_rows
 
 SIZES = {
     "mlp": {"depth": 2, "width": 4},
@@ -128,3 +136,47 @@ def test_a_loop_of_ones_own_finds_on_a_gpu_what_it_finds_on_the_cpu(
     assert gpu.launches.total() > 500
     assert found == pytest.approx(numbers, rel=TOLERANCE)
     torch.testing.assert_close(moved, weights, rtol=TOLERANCE, atol=1e-12)
+
+
+# --- inside a trial the posterior of predictions stays on its device; the GPU is a fake
+
+
+def image_rows(x: Tensor) -> Any:
+    """Rows that can be sliced, but are no tensor, like those of a file."""
+    return MovedRows(x, Moves(torch.zeros(len(x), 2).long(), torch.zeros(len(x)).bool()))
+
+
+CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str, Callable[[Tensor], Any]]] = {
+    "all of the covariance": ("linear", {}, (7,), "gaussian", lambda x: x),
+    "outer products": ("mlp", {"depth": 2, "width": 24}, (7,), "gaussian", lambda x: x),
+    "own noise": ("mlp", {"depth": 2, "width": 24}, (7,), "heteroscedastic", lambda x: x),
+    "jacobians": ("cnn", {"depth": 2, "width": 6}, (1, 8, 8), "gaussian", image_rows),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_posterior_is_fitted_where_the_network_is_with_the_values_of_a_cpu(name: str) -> None:
+    family, values, shape, likelihood, rows = CASES[name]
+    plan = TrainingPlan.model_validate({"likelihood": likelihood})
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, *shape, generator=generator), torch.randn(60, 2, generator=generator)
+
+    def spread(device: str) -> Tensor:
+        start = torch.Generator().manual_seed(1)
+        spec = ArchitectureSpec(family=family, values=values)
+        model = build(spec, shape, plan.head_width(2), start).to(device)
+        x_train, y_train = rows(x.to(device)), y.to(device)
+        network = begin(model, cast(TensorData, None), plan, 0)
+        found = predict_rows(network, x_train, y_train)(rows(x[:9].to(device)))
+        assert found.outputs.device.type == "cpu"
+        return found.spread
+
+    expected = spread("cpu")
+    with FakeGpu() as gpu:
+        found = spread("cuda")
+        assert found.device.type == "cpu"
+        copied = [line for line in gpu.reads if "likelihoods/predictive.py" in line]
+    assert gpu.launches["_linalg_eigh"]
+    assert len(copied) == 1, copied  # the spread alone
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
