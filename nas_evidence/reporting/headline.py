@@ -602,16 +602,16 @@ def _misranked(study: RankedStudy, trust: Trust | None) -> str:
     own = rows[trust.main]
     if own.rho is None or own.rho_interval is None:
         return ""
+    low, high = own.rho_interval.low, own.rho_interval.high
+    found = f"rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f})"
+    worse = f"On the test data {study.ranks_by} ranks these architectures worse than"
     if study.is_estimated:
         usual = USUAL_RHO.get(study.spec.plan.declared.task)
-        low, high = own.rho_interval.low, own.rho_interval.high
         if usual is None or high >= usual - _CLEARLY:
             return ""
-        said = (
-            f"On the test data {study.ranks_by} ranks these architectures worse than it usually "
-            f"does: rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about "
-            f"{usual:.2f}. "
-        )
+        said = f"{worse} it usually does: {found}, usually about {usual:.2f}. "
+    elif high < 0:
+        said = f"{worse} chance would: {found}. "
     for score in {*_ALTERNATIVES} & {*study.spec.estimators} & {*rows} - {trust.main}:
         known = study.architectures[[trust.main, score, target]].dropna()
         plan = resampling_plan(len(known), seed=study.spec.seed)
