@@ -15,6 +15,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.mounts import is_shared
 from nas_evidence.plumbing.user_error import Mistake, StudyError, UserError
+from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import Override, differences, dump_study, load_study, parse_study
 from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
@@ -67,7 +68,8 @@ def agreed(folder: Path, study: StudySpec) -> StudySpec:
             `FREE_KEYS`.
     """
     path = folder / "study.toml"
-    parse_study(dump_study(study), str(path))  # refuses what could not be read back
+    if any(map(is_outside, (*study.family, *study.estimators))):
+        parse_study(dump_study(study), str(path))  # refuses what could not be read back
     refuse_links(folder)
     if not path.is_file():
         if _is_foreign(folder):
