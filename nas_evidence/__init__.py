@@ -5,7 +5,6 @@ neither torch nor ray.
 """
 
 from importlib import import_module
-from logging import NullHandler, getLogger
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers
@@ -100,10 +99,6 @@ __all__ = [
     "submit",
     "verify",
 ]
-
-
-# Python would print each line of the log that nobody asked for, with a traceback.
-getLogger(__name__).addHandler(NullHandler())
 
 
 def __getattr__(name: str) -> Any:

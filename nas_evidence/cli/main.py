@@ -80,7 +80,6 @@ def _main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under `nohup`
         signal.signal(signal.SIGHUP, _interrupt)
-    logging.getLogger("nas_evidence").addHandler(logging.NullHandler())  # else to the terminal
     logging.raiseExceptions = False  # a log on a full disk; the study stops with a sentence
     for stream in (sys.stdout, sys.stderr):  # of a terminal or a pipe that knows no Unicode
         if isinstance(stream, io.TextIOWrapper):

@@ -2,3 +2,8 @@
 
 #: The winner beside simple models, as the report keeps it in the study folder.
 COMPARISON = "report/comparison.json"
+
+import logging
+
+# Python would print each line of the log that nobody asked for, with a traceback.
+logging.getLogger("nas_evidence").addHandler(logging.NullHandler())

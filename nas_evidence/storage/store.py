@@ -36,7 +36,6 @@ from nas_evidence.storage.links import link_on_the_way, refuse_links
 from nas_evidence.storage.study_names import is_removable
 
 _LOG = logging.getLogger(__name__)
-_LOG.addHandler(logging.NullHandler())  # a driver has its log; on a terminal the error says it all
 #: Seconds that a store may be silent during a study, and the longest pause between two tries.
 PATIENCE, LONGEST_PAUSE = 120.0, 15.0
 #: Seconds in which it must answer whoever only looks.

@@ -230,7 +230,7 @@ def test_the_name_of_a_study_is_one_label_of_prometheus(tmp_path: Path) -> None:
 
 def test_the_log_of_the_package_is_not_printed_where_nobody_asked_for_it() -> None:
     script = (
-        "import logging, nas_evidence\n"
+        "import logging, nas_evidence.api.callbacks\n"
         "logging.getLogger('nas_evidence.api.callbacks').warning('x', exc_info=ValueError('y'))"
     )
     words = [sys.executable, "-c", script]

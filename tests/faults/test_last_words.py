@@ -86,7 +86,7 @@ def test_if_ray_dies_the_last_line_says_so_and_its_command_ends_the_study(
     ray = Path(tempfile.mkdtemp(prefix="r"))  # a socket's path may have 107 characters
     monkeypatch.setenv("RAY_TMPDIR", str(ray))
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
-    path = write_study(tmp_path, TINY.replace("epochs = 4", "epochs = 40"))
+    path = write_study(tmp_path, TINY.replace("epochs = 4", "epochs = 400"))
     process = start("search", path, "--out", "s", "--executor", "ray", folder=tmp_path)
     try:
         while not any((tmp_path / "s").glob("checkpoints/*/attempt-*/epoch-*.pt")):
