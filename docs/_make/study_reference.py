@@ -68,12 +68,6 @@ PARAMETERS: Mapping[tuple[str, str], str] = {
     ("mlp", "depth"): "Hidden layers.",
     ("mlp", "width"): "Units of each hidden layer.",
     ("mlp", "shape"): '"taper" is 1024, 512, 256, 128 units, regardless of depth and width.',
-    (
-        "mlp",
-        "numbers",
-    ): '"piecewise" keeps each number and adds its piecewise-linear encoding by up '
-    "to 8 bins between quantiles of the training rows; for tables and vectors.",
-    ("linear", "numbers"): "As of an mlp; the map is piecewise linear in each number then.",
     ("cnn", "depth"): "Convolutions.",
     ("cnn", "width"): "Channels of the first convolution; each further one has twice as many.",
     ("resnet", "depth"): "Layers: 6 n + 2, with n blocks in each of three stages.",
@@ -172,7 +166,6 @@ image_size = 32                   # resize all to 32 x 32
 depth = {low = 1, high = 4}
 width = {low = 8, high = 256, log = true}
 shape = {options = ["constant", "taper"]}
-numbers = ["plain", "piecewise"]  # the sampler chooses; for tables and vectors
 
 [family.cnn]
 depth = 3                         # fixed
@@ -183,7 +176,6 @@ depth = {low = 8, high = 20, step = 6}
 width = 16
 
 [family.linear]
-numbers = "piecewise"              # fixed: piecewise linear in each number
 """,
     ),
     "plan": (

@@ -720,8 +720,7 @@ def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec)
 
     width = spec.plan.head_width(arrays.n_outputs)
     try:
-        shape, columns = arrays.input_shape, arrays.columns
-        return cost_of(architecture, shape, width, spec.plan, (), columns=columns).flops
+        return cost_of(architecture, arrays.input_shape, width, spec.plan, ()).flops
     except Exception as error:
         _LOG.warning("no_flops architecture=%s error=%r", architecture, error)
         return 0.0

@@ -175,7 +175,7 @@ def _flops(
     plan, n, n_test = given.plan, arrays.n_train, len(arrays.x_test)
     width = plan.head_width(arrays.n_outputs)
     given_to = given.architecture, arrays.input_shape, width, plan, ()
-    one = cost_of(*given_to, n, columns=arrays.columns).flops
+    one = cost_of(*given_to, n).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
     uncertain = "report" in parts and plan.declared.averaged and n_test > 0
     found: dict[str, float] = {}
@@ -194,9 +194,8 @@ def flops_per_second(given: Assignment, arrays: ArrayData, device: torch.device)
     plan, shape = given.plan, arrays.input_shape
     width, generator = plan.head_width(arrays.n_outputs), torch.Generator().manual_seed(0)
     likelihood = likelihood_of(plan, 1.0)
-    columns = arrays.columns
-    model = build(given.architecture, shape, width, generator, columns).to(device)
-    each = cost_of(given.architecture, shape, width, plan, (), columns=columns).flops
+    model = build(given.architecture, shape, width, generator).to(device)
+    each = cost_of(given.architecture, shape, width, plan, ()).flops
     each *= 1 + 2 * likelihood.n_roots(width)
     rows = _TIMED_ROWS if device.type == "cuda" else int(_TIMED_FLOPS / each)
     rows = max(1, min(_TIMED_ROWS, rows, arrays.n_train))

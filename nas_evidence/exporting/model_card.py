@@ -14,13 +14,12 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
 from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
-from nas_evidence.maths.piecewise import MOST_BINS
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.likelihoods import imported
 from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec, encodes_numbers
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
 
@@ -52,7 +51,6 @@ def model_card(
         encoded: files of the model whose inputs `encode.py` makes of a table.
     """
     values, kind = architecture_values(row), arrays.kind
-    encodes = encodes_numbers(ArchitectureSpec(family=str(row["family"]), values=values))
     return _card(
         "model_card.md.j2",
         study,
@@ -60,8 +58,6 @@ def model_card(
         row=row,
         own_code=is_outside(str(row["family"])),
         summary=summary,
-        bins=arrays.columns if encodes else None,
-        most_bins=MOST_BINS,
         difference=difference,
         values=", ".join(f"{name} = {value}" for name, value in values.items()),
         tested=not pd.isna(row[kind.tests[-1]]),

@@ -32,7 +32,6 @@ from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.likelihoods import Likelihood, Scale, likelihood
 from nas_evidence.models import build
-from nas_evidence.models.number_layers import stored_bins
 from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
@@ -163,7 +162,6 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
         arrays.input_shape,
         assignment.plan.head_width(arrays.n_outputs),
         torch.Generator().manual_seed(0),
-        stored_bins(tensors),
     )
     model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]

@@ -24,7 +24,7 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.delivered import cost_of_networks, delivered_trials
 from nas_evidence.storage.tables import (
@@ -198,9 +198,8 @@ class RankedStudy:
 
     @property
     def baseline(self) -> RankedArchitecture | None:
-        """Return the best linear model, or None: one with encoded numbers is no straight line."""
-        plain = (one for one in self.ranking if one.values.get(NUMBERS, PLAIN) == PLAIN)
-        return next((one for one in plain if one.family == "linear"), None)
+        """Return the best linear model, or None."""
+        return next((one for one in self.ranking if one.family == "linear"), None)
 
     def value(self, one: RankedArchitecture) -> float | None:
         """Return what ranks an architecture, in the unit of the objective."""

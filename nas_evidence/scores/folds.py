@@ -416,7 +416,7 @@ class Folds(Scorer):
         data, given = self.context.data, self.context.assignment
         width, n = given.plan.head_width(data.n_outputs), len(data.x_train)
         made_of = given.architecture, data.input_shape, width
-        return trains_apart(*made_of, given.plan, n, columns=data.columns)
+        return trains_apart(*made_of, given.plan, n)
 
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""

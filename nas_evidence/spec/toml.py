@@ -57,7 +57,14 @@ TABLES: Mapping[str, type[Frozen]] = {
 
 
 #: Keys that are no longer here, and what to do instead.
-REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
+REMOVED = {
+    "stop": "remove it: a search runs `n_trials`, and the report says what more would gain",
+    **dict.fromkeys(
+        ("family.mlp.numbers", "family.linear.numbers"),
+        "leave it out of a new study; one that has it is resumed and exported by nas-evidence of "
+        "commit 52e6435a",
+    ),
+}
 #: Version of what a study folder holds, and the first line of its study file.
 FORMAT = 4
 _FORMAT_LINE = "# nas-evidence study folder, format {}"

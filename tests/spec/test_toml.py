@@ -126,7 +126,7 @@ gpus = "all"
         ("[family.mlp]\n[plan]\nschedule = 'steps'", "`milestones` must name at least one epoch"),
         (
             "[family.mlp]\nepochs = 3",
-            "known: depth, width, shape, numbers; 'epochs' is a key of [plan]",
+            "known: depth, width, shape; 'epochs' is a key of [plan]",
         ),
         ("[family.mlp]\n[pruning]\nname = 'asha'", "known: rule, "),
         ("[family.mlp]\n[plan]\nname = 'x'", "did you mean 'name' in the head of the file?"),
