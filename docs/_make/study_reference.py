@@ -51,11 +51,6 @@ _DECLARED = {
         + " or ".join(f"{kind.few:,} of {kind.targets}" for kind in TARGET_KINDS.values())
         + "."
     ],
-    (StudySpec, "deliver"): [
-        f'"auto" of {kind.targets}: `{kind.of_rows}` for tables and vectors, `{kind.of_images}` '
-        "for images."
-        for kind in TARGET_KINDS.values()
-    ],
     (StudySpec, "metric"): [
         f"Of {kind.targets}: {', '.join(kind.metrics)}." for kind in TARGET_KINDS.values()
     ],
@@ -95,7 +90,6 @@ curves = true                     # the report shows from which epoch on the sco
         """\
 finalists = 8                     # 0: no race
 metric = "f1"                     # in report and predict; ranks nothing
-deliver = "seeds"                 # all networks of the best architecture predict together
 """,
     ),
     "dataset": (

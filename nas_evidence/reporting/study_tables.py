@@ -26,7 +26,6 @@ from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
-from nas_evidence.storage.delivered import cost_of_networks, delivered_trials
 from nas_evidence.storage.tables import (
     COLUMNS,
     StudyTables,
@@ -145,19 +144,6 @@ class RankedStudy:
     def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
-
-    @cached_property
-    def delivered(self) -> list[int]:
-        """Return the trials of the networks that predict together; one alone is a list of one.
-
-        Empty without a winner.
-        """
-        return delivered_trials(self.tables)
-
-    @property
-    def cost_delivered(self) -> str:
-        """What the networks that predict together cost: their parameters and a forward pass."""
-        return cost_of_networks([self.tables.row(i) for i in self.delivered])
 
     @property
     def order(self) -> str:

@@ -569,7 +569,7 @@ def _families(tables: object, info: ValidationInfo) -> object:
 
 #: Keys of a study that may change between its runs: none decides the result of a trial.
 FREE_KEYS = (
-    "n_trials", "budget", "resources", "retries", "finalists", "race", "metric", "deliver",
+    "n_trials", "budget", "resources", "retries", "finalists", "race", "metric",
 )  # fmt: skip
 
 
@@ -620,12 +620,6 @@ class StudySpec(Frozen):
     metric: str | None = None
     """Metric to show first, of the winner's predictions in the report and in `predict`. It ranks
     nothing; of two classes `predict` chooses by the threshold that is best by it."""
-    deliver: Literal["auto", "single", "seeds", "three"] = "auto"
-    """What `predict`, `export` and the report take: the `single` network that represents the best
-    architecture; the mixture, with equal weights, of all its networks, which differ in their
-    `seeds`; or that of all networks of the `three` best architectures. "auto" goes by the kind of
-    target; stored as one of these when the study begins. A study that lacks the key delivers one
-    network."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     dataset: DatasetSpec
@@ -751,13 +745,6 @@ class StudySpec(Frozen):
         measured = self.plan.folds == FOLDS_OF_FEW and n_rows <= ROWS_ESTIMATED
         by_estimate = measured and self.can_be_estimated and self.dataset.time_column is None
         return self.model_copy(update={"rank_by": "estimate" if by_estimate else "score"})
-
-    def with_delivered(self, *, images: bool) -> "StudySpec":
-        """Return it with what it delivers, which the kind of target and of inputs decide."""
-        if self.deliver != "auto":
-            return self
-        found = self.plan.declared.kind.delivered(images=images)
-        return self.model_copy(update={"deliver": found})
 
     @model_validator(mode="after")
     def _estimate(self) -> "StudySpec":
