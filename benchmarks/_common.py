@@ -35,6 +35,14 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def commit() -> str:
+    """Return the commit of the code measured."""
+    shown = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True
+    )
+    return shown.stdout.strip() or "unknown"
+
+
 def conditions(what: str, *packages: str, how: str = "one thread") -> dict[str, Any]:
     """Return the head of a file of results: what was measured, where, beside which load."""
     return {

@@ -17,14 +17,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranking"))
 
 import judge
-import leading_networks as leading
 import numpy as np
+import tables
 from _common import HERE, RESULTS, read_json
 from fresh_tables import FRESH
 from gallery import of_papers
 from judge import markdown, number
+from run import stored
 
-ROOT = HERE.parent
+ROOT, LOSSES = HERE.parent, RESULTS / tables.LOSSES
 Pool = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -257,17 +258,17 @@ def beside() -> str:
 
     The rank is by log loss among the models that have every table of the size.
     """
-    runs, names = leading.stored(leading.RESULTS), [*FRESH]
-    lines = [[model] for model in (*leading.OURS, *leading.RIVALS)]
+    runs, names = stored(RESULTS / tables.FILE), [*FRESH]
+    lines = [[model] for model in (*tables.OURS, *tables.RIVALS)]
     for rows in ("300", "1000"):
         own = [run for run in runs if run["rows"] == rows and run["data"] in names]
-        rank = leading.ranks(own, names, rows)
-        rivals = [one for one in leading.RIVALS if leading.losses_of(leading.LOSSES, rows, one)]
+        rank = tables.ranks(own, names, rows)
+        rivals = [one for one in tables.RIVALS if tables.losses_of(LOSSES, rows, one)]
         for line in lines:
-            seconds = leading.of(own, "cpu_seconds", model=line[0])
+            seconds = tables.of(own, "cpu_seconds", model=line[0])
             level = ""
-            if line[0] in leading.OURS:
-                good = leading.first_or_level(leading.LOSSES, names, rows, line[0], rivals)
+            if line[0] in tables.OURS:
+                good = tables.first_or_level(names, rows, line[0], rivals)
                 level = f"{sum(good.values())} of {len(good)}"
             line += [level, f"{rank[line[0]]:.2f}", f"{np.median(seconds):.1f}"] if seconds else [
                 "", "", ""]  # fmt: skip
