@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranking"))
 
+import claims_folds
 import judge
 import numpy as np
 import tables
@@ -279,7 +280,7 @@ def beside() -> str:
 
 # --- cost.md
 
-#: Beginnings of cells of `cost_of_training.py`, in the words of the page.
+#: Beginnings of cells of the case `cost_cells`, in the words of the page.
 CELLS = {
     "rows/300/": "a trial of 300 rows, MLP 1x32, with its five folds",
     "rows/10000/": "a trial of 10,000 rows, MLP 1x32, with its two folds",
@@ -292,21 +293,21 @@ CELLS = {
 
 def cost() -> str:
     """Return what trials and searches cost, and their trials over the plain trainings."""
-    lines = []
+    lines, every = [], stored(RESULTS / "cost" / "cells.csv")
     for begin, words in CELLS.items():
-        runs = [run for run in results("cost_cells_cpu")["runs"]
-                if f"{run['cell']}/".startswith(begin)]  # fmt: skip
-        parts = runs[0].get("parts", {})
-        trained = parts.get("training", 0.0)
-        seconds = [run["cpu"] for run in runs]
+        runs = [run for run in every if f"{run['cell']}/".startswith(begin)]
+        parts = [json.loads(run["parts"] or "{}") for run in runs]
+        trained = parts[0].get("training", 0.0)
+        seconds = [float(run["cpu"]) for run in runs]
         if begin.startswith("rows/"):
-            seconds = [sum(run["parts"].values()) / run["trials"] for run in runs]
+            seconds = [sum(own.values()) / int(run["trials"])
+                       for run, own in zip(runs, parts, strict=True)]  # fmt: skip
         digits = 1 if min(seconds) > 3 else 2
         ends = (statistics.median(seconds), min(seconds), max(seconds))
-        over = f"{sum(parts.values()) / trained:.2f}" if trained else "-"
+        over = f"{sum(parts[0].values()) / trained:.2f}" if trained else "-"
         lines.append([words, "{0:.{3}f} [{1:.{3}f}, {2:.{3}f}]".format(*ends, digits), over])
-    passes = [row["median"] for row in results("passes_cpu")["rows"]
-              if row["candidate"] == row.get("estimates") and "median" in row]  # fmt: skip
+    passes = [float(row["median"]) for row in stored(RESULTS / "cost" / "passes.csv")
+              if row["candidate"] == row["estimates"] and row["median"]]  # fmt: skip
     lines.append(["one curvature pass, in training epochs", "-",
                   f"{min(passes):.2f} to {max(passes):.2f}"])  # fmt: skip
     return markdown(["", "CPU s", "over the plain trainings"], lines)
@@ -314,30 +315,26 @@ def cost() -> str:
 
 # --- intervals-and-calibration.md
 
-#: Sentences that stand on the page, by the file of `results/claims` that has them.
-SENTENCES = {
-    "folds": ("95 % interval of the difference", "Yes: clearly better than"),
-    "sentences": (
-        "P(best) of the first, or of those tied with it (a smooth surface)",
-        "P(best) of the first, or of those tied with it (coordinates that tell nothing)",
-        "does not rank well here (true rho 0.63, 24 architectures)",
-    ),
-    "targets": (
-        "the 90 % intervals cover ... of each target (one noise makes them wrong, 300 rows)",
-        "a warning of right intervals (one target, 400 rows)",
-    ),
-}  # fmt: skip
+#: Sentences that stand on the page.
+SENTENCES = (
+    "95 % interval of the difference",
+    "Yes: clearly better than",
+    "P(best) of the first, or of those tied with it (a smooth surface)",
+    "P(best) of the first, or of those tied with it (coordinates that tell nothing)",
+    "does not rank well here (true rho 0.63, 24 architectures)",
+    "the 90 % intervals cover ... of each target (one noise makes them wrong, 300 rows)",
+    "a warning of right intervals (one target, 400 rows)",
+)
 
 
 def sentences() -> str:
     """Return some sentences of the first screen, what each promises, and how often it errs."""
-    lines = []
-    for topic, claims in SENTENCES.items():
-        rows = {row["claim"]: row for row in results(f"claims/{topic}")["rows"]}
-        lines += [
-            [claim, rows[claim]["promise"], rows[claim]["after"], str(rows[claim]["n"])]
-            for claim in claims
-        ]
+    cells = [{**row, **{name: json.loads(row[name]) for name in ("n", "before", "after")}}
+             for row in stored(RESULTS / claims_folds.FILE)]  # fmt: skip
+    rows = claims_folds.claims_of(cells) + stored(RESULTS / "claims" / "sentences.csv")
+    by_claim = {row["claim"]: row for row in rows}
+    lines = [[claim, *(str(by_claim[claim][name]) for name in ("promise", "measured", "n"))]
+             for claim in SENTENCES]  # fmt: skip
     return markdown(["sentence", "promise", "measured", "studies"], lines)
 
 
