@@ -727,7 +727,7 @@ def resumed_in_folder(n_trials: int, folder: Path) -> Row:
     read = time.process_time()
     finds = find_done(folder)
     checked = time.process_time()
-    pool = Launches(synthetic, workers=IDLE, seed=0, writes_files=False)
+    pool = Launches(synthetic, workers=IDLE, seed=0)
     with contextlib.suppress(Stop):
         Driver(asked, folder, pool, Stamps(), finds=finds).run()
     launched = time.process_time()

@@ -122,12 +122,12 @@ def _trusted() -> dict[str, list[tuple[float, float]]]:
 
 def trust() -> str:
     """Return how far what ranks by default is to be trusted, by kind of data."""
-    worth = {f"{name}, five folds": _median_rows(pools, "estimate")
+    rows = {f"{name}, five folds": _median_rows(pools, "estimate")
              for name, pools in _by_kind(kept_aside()).items()}  # fmt: skip
     lines = [
         [name, str(len(pairs)), number(_mean([rho for rho, _ in pairs])),
          _range([rho for rho, _ in pairs]), number(_mean([top for _, top in pairs])),
-         worth.get(name, "not measured")]
+         rows.get(name, "not measured")]
         for name, pairs in _trusted().items()
     ]  # fmt: skip
     header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
@@ -152,22 +152,24 @@ def trust_in_short() -> str:
     return markdown(["your data", "what to do", "rho with test log loss"], lines)
 
 
-def kept_aside() -> dict[str, Any]:
-    """Return the pools that did not tune the estimate, by group.
+def worth() -> list[dict[str, Any]]:
+    """Return what the scores of each pool of up to 1,000 rows are worth, numbers as such."""
+    names = ("n_data", "real", "attainable", "fresh", "scores")
+    rows = stored(RESULTS / "ranking" / "worth.csv")
+    return [{**row, **{name: json.loads(row[name]) for name in names}} for row in rows]
+
+
+def kept_aside() -> list[dict[str, Any]]:
+    """Return the pools that did not tune the estimate.
 
     These are the pools of `rank` that were kept aside, and those of the second look.
     """
-    worth = results("ranking_worth")
-    return {
-        group: {"pools": {name: pool for name, pool in worth[group]["pools"].items()
-                          if judge.POOLS[group][name].aside}}
-        for group in ("rank", "rank/second")
-    }  # fmt: skip
+    return [pool for pool in worth() if pool["group"] != "folds"
+            and judge.POOLS[pool["group"]][pool["pool"]].aside]  # fmt: skip
 
 
-def _by_kind(worth: Mapping[str, Any]) -> Mapping[str, Sequence[Pool]]:
+def _by_kind(pools: Sequence[Pool]) -> Mapping[str, Sequence[Pool]]:
     """Return the pools of up to 1,000 rows by kind of target."""
-    pools = [pool for group in worth.values() for pool in group["pools"].values()]
     classes, real = ([p for p in pools if p["real"] == kind] for kind in (False, True))
     return {
         f"{name}, {min(p['n_data'] for p in own):,} to {max(p['n_data'] for p in own):,} rows": own
@@ -200,8 +202,8 @@ def order() -> str:
     All pools of up to 1,000 rows, and those that did not tune the estimate.
     """
     lines = []
-    for part, worth in (("all", results("ranking_worth")), ("kept aside", kept_aside())):
-        for kind, pools in _by_kind(worth).items():
+    for part, every in (("all", worth()), ("kept aside", kept_aside())):
+        for kind, pools in _by_kind(every).items():
             rho = {name: [pool["scores"][COLUMNS[name]]["rho"] for pool in pools]
                    for name in ("conditional_evidence", "elpd", "estimate")}  # fmt: skip
             gaps = [

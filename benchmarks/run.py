@@ -38,6 +38,7 @@ Row = Mapping[str, Any]
 #: Module that has the case of a name, in its own `CASES`.
 MODULES = {
     "tables": "tables",
+    "worth": "worth",
     "claims_folds": "claims_folds",
     "claims": "claims_sentences",
     "cost_cells": "cost_of_training",
@@ -88,7 +89,7 @@ class Case:
 
     def key(self, row: Row) -> tuple[str, ...]:
         """Return the cell of a row."""
-        return tuple(str(row[name]) for name in self.keys)
+        return tuple(_text(row[name]) for name in self.keys)
 
 
 def cells_of(keys: Iterable[str], *values: Iterable[Any]) -> Callable[[], list[Row]]:
@@ -126,10 +127,10 @@ def append(path: Path, rows: Sequence[Row]) -> None:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return str(float(f"{value:.6g}"))
     if value is None:
         return ""
-    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)
+    return json.dumps(value) if isinstance(value, bool | Mapping | list | tuple) else str(value)
 
 
 def measure(case: Case, cells: Iterable[Row], given: Given, limit: int | None = None) -> list[str]:
@@ -203,7 +204,7 @@ def _chosen(case: Case, only: Sequence[str]) -> list[Row]:
     if unknown := set(wanted) - set(case.keys):
         raise SystemExit(f"--only takes {', '.join(case.keys)}, not {', '.join(sorted(unknown))}")
     return [cell for cell in case.cells()
-            if all(str(cell[name]) in values for name, values in wanted.items())]  # fmt: skip
+            if all(_text(cell[name]) in values for name, values in wanted.items())]  # fmt: skip
 
 
 def main() -> None:
