@@ -317,14 +317,19 @@ def cells() -> list[Row]:
     ]  # fmt: skip
 
 
-def measure(cell: Row, given: Given) -> list[Row]:
+def cell(task: str, n: int, k: int, n_studies: int) -> list[Row]:
     """Return the shares of the studies of a cell, by each ranking."""
-    task, n, k = (cell[name] for name in ("task", "rows", "architectures"))
-    numbers = range(4 if given.quick else number_of_studies(n))
-    each = [one for number in numbers for one in study(number, task, n, k)]
+    each = [one for number in range(n_studies) for one in study(number, task, n, k)]
     names = dict.fromkeys(one["by"] for one in each)
-    return [{**cell, "by": by, **shares([one for one in each if one["by"] == by])}
-            for by in names]  # fmt: skip
+    return [{"task": task, "rows": n, "architectures": k, "by": by}
+            | shares([one for one in each if one["by"] == by]) for by in names]  # fmt: skip
+
+
+def measure(asked: Row, given: Given) -> list[Row]:
+    """Return the same of an asked cell."""
+    n = asked["rows"]
+    n_studies = 4 if given.quick else number_of_studies(n)
+    return cell(asked["task"], n, asked["architectures"], n_studies)
 
 
 def limits(share: float, n: int) -> tuple[float, float]:
