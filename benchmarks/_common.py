@@ -8,7 +8,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -33,6 +32,14 @@ def versions(*packages: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "absent"
     return found
+
+
+def commit() -> str:
+    """Return the commit of the code measured."""
+    shown = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True
+    )
+    return shown.stdout.strip() or "unknown"
 
 
 def conditions(what: str, *packages: str, how: str = "one thread") -> dict[str, Any]:
@@ -117,25 +124,3 @@ def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
     """
     found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return {name: round(value, digits) for name, value in found.items()} | {"n": len(values)}
-
-
-def with_version(package: Path, script: str, *arguments: object) -> Any:
-    """Return the JSON of the last line that a script prints with the package of a checkout.
-
-    Args:
-        package: the checkout, ours or an earlier one.
-        script: to run, in a process of its own on one thread.
-        arguments: of the script.
-    """
-    command = [sys.executable, "-W", "ignore", script, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, cwd=package, check=True, capture_output=True, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def checkouts(before: Path | None) -> dict[str, Path]:
-    """Return the folders of the versions to compare: "before" if it is given, and "after"."""
-    earlier = {"before": before.resolve()} if before else {}
-    return {**earlier, "after": HERE.parent}

@@ -1,7 +1,6 @@
 """Does "Worth it?" hold where the folds that chose the winner judge it? Simulated, truth known.
 
-    python benchmarks/claims_folds.py run       writes results/claims/folds.json
-    python benchmarks/claims_folds.py cell TASK ROWS ARCHITECTURES STUDIES    prints one cell
+    python -m benchmarks.run claims_folds [--only task=real rows=100 architectures=1]
 
     f(x) = x w + s |x_0| x_1      x and w normal, 5 features, s one of 0, 0.5, 1, 2, 3
     y = f + noise of variance 1, or a class with log odds 1.5 f
@@ -21,17 +20,14 @@ or of the network of all rows. Before: the paired interval of the winner beside 
 model. After: `maths/bias_corrected.py`. All is seeded by the number of the study.
 """
 
-import argparse
 import itertools
-import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import RESULTS, hardware, versions
 from numpy.typing import NDArray
+from run import Case, Given, Row
 from scipy.stats import beta
 
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
@@ -50,8 +46,8 @@ N_FOLDS, N_FEATURES = 5, 5
 #: Maximum number of rows times models that are fitted together.
 MOST_AT_ONCE = 20_000
 CURVED = (0.0, 0.5, 1.0, 2.0, 3.0)
-#: Where a run stores its cells, the kinds of targets, and the rankings.
-FILE = RESULTS / "claims" / "folds.json"
+#: Kinds of targets, and rankings.
+FILE = "claims/folds.csv"
 TASKS = ("real", "classes")
 RANKINGS = ("mean", "evidence", "estimate", "race")
 ROWS, ARCHITECTURES = (100, 200, 500, 1000, 2000), (1, 4, 8, 24, 48)
@@ -311,12 +307,29 @@ def shares(studies: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def cell(task: str, n: int, k: int, n_studies: int) -> list[dict[str, Any]]:
-    """Return the shares of a cell, by each ranking."""
+def cells() -> list[Row]:
+    """Return a cell for each ranking; small studies come first."""
+    return [
+        {"task": task, "rows": n, "architectures": k, "by": by}
+        for k, n, task, by in itertools.product(ARCHITECTURES, ROWS, TASKS, RANKINGS)
+        if (by, task) != ("evidence", "classes")
+        and (by != "estimate" or k >= FEWEST) and (by != "race" or k > 1)
+    ]  # fmt: skip
+
+
+def cell(task: str, n: int, k: int, n_studies: int) -> list[Row]:
+    """Return the shares of the studies of a cell, by each ranking."""
     each = [one for number in range(n_studies) for one in study(number, task, n, k)]
     names = dict.fromkeys(one["by"] for one in each)
     return [{"task": task, "rows": n, "architectures": k, "by": by}
             | shares([one for one in each if one["by"] == by]) for by in names]  # fmt: skip
+
+
+def measure(asked: Row, given: Given) -> list[Row]:
+    """Return the same of an asked cell."""
+    n = asked["rows"]
+    n_studies = 4 if given.quick else number_of_studies(n)
+    return cell(asked["task"], n, asked["architectures"], n_studies)
 
 
 def limits(share: float, n: int) -> tuple[float, float]:
@@ -337,31 +350,12 @@ def number_of_studies(n: int) -> int:
     return {100: 150, 200: 150, 500: 80, 1000: 40, 2000: 24}[n]
 
 
-def run() -> None:
-    """Simulate all cells that are not stored yet, and store each."""
-    done = json.loads(FILE.read_text())["cells"] if FILE.is_file() else []
-    known = {(one["task"], one["rows"], one["architectures"]) for one in done}
-    for k, n, task in itertools.product(ARCHITECTURES, ROWS, TASKS):
-        if (task, n, k) not in known:
-            done += cell(task, n, k, number_of_studies(n))
-            FILE.parent.mkdir(exist_ok=True)
-            FILE.write_text(json.dumps(stored(done), indent=1) + "\n", encoding="utf-8")
-
-
-def stored(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the file of results: the cells, and the sentences judged by them."""
-    cells = sorted(cells, key=lambda one: (one["task"], one["rows"], one["architectures"]))
-    return {
-        "hardware": hardware(),
-        "versions": versions("numpy", "scipy"),
-        "date": time.strftime("%Y-%m-%d"),
-        "rows": claims_of(cells),
-        "cells": cells,
-    }
-
-
 def claims_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the promises, with the worst cell and all studies together, before and after."""
+    """Return the promises, with the worst cell and all studies together, before and after.
+
+    Args:
+        cells: rows of the file of results, `before` and `after` as dictionaries.
+    """
     return [
         _claim(
             cells,
@@ -387,28 +381,17 @@ def _claim(cells: list[dict[str, Any]], claim: str, promise: str, error: str) ->
     low, high = limits(worst["after"][f"{error}_folds"], worst["n"])
     return {
         "claim": claim,
-        "place": "first screen, report, Python",
         "promise": promise,
-        **found,
+        "before": found["before"],
+        "measured": found["after"],
         "n": sum(one["n"] for one in cells),
         "spread": f"95 % of the worst cell: {100 * low:.1f} to {100 * high:.1f} %",
-        "script": "benchmarks/claims_folds.py run",
     }
 
 
-def main() -> None:
-    """Run, or print a cell."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "cell"))
-    parser.add_argument("cell", nargs="*")
-    given = parser.parse_args()
-    if given.what == "run":
-        run()
-        return
-    task, *numbers = given.cell
-    for one in cell(task, *map(int, numbers)):
-        print(json.dumps(one))
-
-
-if __name__ == "__main__":
-    main()
+CASES = {
+    "claims_folds": Case(
+        ("task", "rows", "architectures", "by"), cells, measure, lambda cell: FILE,
+        packages=("numpy", "scipy"),
+    )
+}  # fmt: skip

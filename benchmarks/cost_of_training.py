@@ -1,39 +1,33 @@
-"""What the trainings of a study cost beside plain ones: side by side, in a trial, in a study.
+"""What the trainings of a study cost beside plain ones, and where the seconds of a search go.
 
-groups  K epochs one after another over an epoch of K trainings as one program, and an epoch of one
-        training over a bare loop in torch, without prior, clipping and kept losses. Networks that
-        `n_together` would not put into one program are put into one here.
-trials  A trial of the digits study over its main training alone, by part; with `--before FOLDER`
-        also of another checkout, in turn.
-study   All trials of a study over the plain trainings of its networks, and what stands around
-        them: start, search, report, export, peak memory. The studies take turns and have the same
-        architectures (quasi-random, no race): plain, the scheduled epochs alone in one process;
-        shipped, as it is; settled, with `plan.settle = 1`, settling booked apart.
+    python -m benchmarks.run cost_cells [--only cell=rows/300 repeat=0] [--data DIR]
+    python -m benchmarks.run together [--only network=MLP-16]
 
-cells   Where the time of a search goes, how it grows with rows, parameters, trials and workers,
-        and what other ways to find a network cost; see `cells`.
+cost_cells   CPU seconds of all processes of a cell with their imports, by part and family, and the
+             log loss of test rows. Each is measured in a process of its own:
+    rows/N         three trainings of an MLP 1x32 on N rows of 20 columns, two classes
+    width/N        two of an MLP of depth 2 on 300 rows, ten classes
+    trials/N       N trainings of MLPs of depth 1 and widths 24 to 40 on 300 such rows
+    workers/N      sixteen of them, by N workers
+    SET/WAY/SEED   a search with its race, Optuna with a bare loop and a hold-out, scikit-learn's
+                   MLP; "processes" is the command `search`, which has two workers
+    demo/24        the digits study as shipped with its race, in one process; "demo/settled" with
+                   `plan.settle = 1` and no race
+    images/10000   four networks of Fashion-MNIST, quasi-random, no race; needs --data
+together     K epochs one after another over an epoch of K trainings as one program, and an epoch
+             of one training over a bare loop in torch, without prior, clipping and kept losses:
+             digits, batches of 128. Networks that `n_together` would not put into one program are
+             put into one here. Median and range of the ratios of the same turn.
 
-    python benchmarks/cost_of_training.py cells --to benchmarks/results/cost_cells_cpu.json
-        [--only rows width trials workers demo] [--repeats 3]
-    python benchmarks/cost_of_training.py groups trials [--repeats 5] [--before FOLDER]
-    python benchmarks/cost_of_training.py study [--trials 24] [--executor inline]
-    python benchmarks/cost_of_training.py study --data DATA --study fashion_mnist_quick
-        --rows 10000 --trials 4 --variants plain shipped --executor inline
-
-Digits, 1,297 images of 8x8, batches of 128, one thread, CPU seconds; medians and ranges of ratios
-of the same turn. `--to FILE` stores; together_cpu, study_cost_cpu and cost_cells_cpu are
-committed. `--small` runs the least of each mode.
+One thread, CPU seconds.
 """
 
-import argparse
 import ctypes
 import itertools
 import json
 import math
 import os
-import re
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,19 +43,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import (
-    HERE,
-    checkouts,
-    conditions,
-    in_turn,
-    ratios,
-    read_json,
-    show,
-    spread,
-    with_version,
-    write_json,
-)
+from _common import HERE, in_turn, ratios, show, spread
 from _networks import Network, assignment, plain_epoch
+from run import Case, Given, Row, cells_of
 from torch import Tensor, nn
 
 import nas_evidence
@@ -69,27 +53,16 @@ import nas_evidence.scores.folds
 import nas_evidence.training.life
 import nas_evidence.workers.trial
 from nas_evidence.data import load
-from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.data.tensors import to_tensors
 from nas_evidence.models import build
-from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.schedule import next_stop
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
-from nas_evidence.storage.log import events
 from nas_evidence.storage.tables import read_table
 from nas_evidence.training import loop, together
 from nas_evidence.training.network import Network as TrainedNetwork
 from nas_evidence.training.network import begin
 from nas_evidence.workers.trial import Trial
 
-
-def digits() -> tuple[StudySpec, TensorData]:
-    """Return the digits study and its data."""
-    study = load_study(HERE.parent / "search_spaces" / "digits.toml")
-    return study, to_tensors(load(study.dataset, seed=0), "cpu")
-
-
-# --- groups
+# --- together
 
 SIZES = (2, 3, 5, 8)
 NETWORKS: dict[str, Network] = {
@@ -103,24 +76,24 @@ NETWORKS: dict[str, Network] = {
 }
 
 
-def groups(options: argparse.Namespace) -> dict[str, Any]:
-    """Return gain by network and K, and the overhead of one training over a bare loop."""
+def side_by_side(cell: Row, given: Given) -> Row:
+    """Return the gain by K, and the overhead of one training over a bare loop."""
     together._WIDE = together._LARGEST = sys.maxsize
-    (study, data), found = digits(), {}
-    for name, given in [*NETWORKS.items()][: 1 if options.small else None]:
-        members = []
-        for seed in range(max(SIZES)):
-            one = assignment(given, study.plan, seed, study.estimators)
-            generator = torch.Generator().manual_seed(seed)
-            model = build(one.architecture, data.input_shape, data.n_outputs, generator)
-            members.append(begin(model, data, one.plan, one.seed))
-            bare = partial(plain_epoch, model, data.x_train, data.y_train, 0.01)
-        runs = {str(k): partial(_epoch, members[:k]) for k in (1, *SIZES)}
-        seconds = in_turn({"bare": bare, **runs}, options.repeats, least=0.1)
-        gains = {k: _ends([k * s for s in seconds["1"]], seconds[str(k)]) for k in SIZES}
-        found[name] = {"over a bare loop": _ends(seconds["1"], seconds["bare"]), "gain": gains}
-        show({name: found[name]})
-    return found
+    torch.set_num_threads(1)
+    study = load_study(HERE.parent / "search_spaces" / "digits.toml")
+    data = to_tensors(load(study.dataset, seed=0), "cpu")
+    members, sizes = [], SIZES[: 1 if given.quick else None]
+    for seed in range(max(sizes)):
+        one = assignment(NETWORKS[cell["network"]], study.plan, seed, study.estimators)
+        generator = torch.Generator().manual_seed(seed)
+        model = build(one.architecture, data.input_shape, data.n_outputs, generator)
+        members.append(begin(model, data, one.plan, one.seed))
+    bare = partial(plain_epoch, members[-1].model, data.x_train, data.y_train, 0.01)
+    runs = {str(k): partial(_epoch, members[:k]) for k in (1, *sizes)}
+    repeats, least = (1, 0.0) if given.quick else (5, 0.1)
+    seconds = in_turn({"bare": bare, **runs}, repeats, least)
+    gain = {str(k): _ends([k * s for s in seconds["1"]], seconds[str(k)]) for k in sizes}
+    return {"over_a_bare_loop": _ends(seconds["1"], seconds["bare"]), "gain": gain}
 
 
 def _epoch(members: list[TrainedNetwork]) -> None:
@@ -135,16 +108,8 @@ def _ends(above: list[float], below: list[float]) -> list[float]:
     return [found["median"], found["min"], found["max"]]
 
 
-# --- trials
+# --- where the seconds go
 
-TRIALS: dict[str, Network] = {
-    "MLP 3x21": ("mlp", {"depth": 3, "width": 21}),
-    "MLP 2x144": ("mlp", {"depth": 2, "width": 144}),
-    "CNN-5, depth 1": ("cnn", {"depth": 1, "width": 5}),
-    "CNN-10, depth 3": ("cnn", {"depth": 3, "width": 10}),
-    "ResNet-8, width 10": ("resnet", {"depth": 8, "width": 10}),
-    "ResNet-14, width 6": ("resnet", {"depth": 14, "width": 6}),
-}
 #: Part -> where it is called. What one part calls of another is booked there.
 PARTS = {
     "training": [(nas_evidence.training.life, "train_epochs")],
@@ -216,224 +181,33 @@ class Clock:
         self._since = now
 
 
-def one_trial(name: str) -> dict[str, float]:
-    """Return the seconds of a trial by part, and scores; called in a process of its own."""
-    study, data = digits()
-    given = assignment(TRIALS[name], study.plan, 1, study.estimators)
-    with tempfile.TemporaryDirectory() as folder:
-        # What a process does once is not part of a trial.
-        Trial.start(given, data, Path(folder) / "first").report()
-        (clock := Clock()).watch()
-        trial = Trial.start(given, data, Path(folder))
-        while trial.status is TrialStatus.RUNNING:
-            epoch = trial.report().epoch
-            trial.advance(next_stop(given.plan, epoch).epoch)
-        record = trial.finish()
-    scores = {e.estimate.estimator: e.estimate.value for e in record.evaluations}
-    named = {score: scores.get(score) for score in ("two_fold", "kfac_ggn", "diag_ef")}
-    return {**clock.seconds, "total": clock.seconds.total(), **named}
-
-
-def trials(options: argparse.Namespace) -> dict[str, Any]:
-    """Return seconds of trials by part, and over the main training alone of either version."""
-    versions = checkouts(options.before)
-    versions["now"] = versions.pop("after")
-    runs: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for _ in range(options.repeats):
-        for name in [*TRIALS][: 1 if options.small else None]:
-            for version, folder in versions.items():
-                found = with_version(folder, __file__, "trials", "--trial", name)
-                runs.setdefault(name, {}).setdefault(version, []).append(show(found))
-    names = (*PARTS, *(f"{part} of folds" for part in SHARED), "total")
-    sums = {
-        version: {
-            part: sum(statistics.median(r.get(part, 0) for r in o[version]) for o in runs.values())
-            for part in names
-        }
-        for version in versions
-    }
-    every: dict[str, Any] = {
-        version: {part: round(s / parts["training"], 3) for part, s in parts.items()}
-        for version, parts in sums.items()
-    }
-    if "before" in sums:
-        now, before = sums["now"]["total"], sums["before"]
-        every["now over the trainings before"] = round(now / before["training"], 3)
-        every["now over before"] = round(now / before["total"], 3)
-    return {"trials": runs, "all": every}
-
-
-# --- study
-
-PLAIN = {
-    "estimators": "[]", "objective": '"sotl"', "plan.online.every": "never", "plan.settle": "0",
-}  # fmt: skip
-VARIANTS = {"plain": PLAIN, "shipped": {}, "settled": {"plan.settle": "1"}}
-
-
-def one_study(name: str, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds and the memory of one study, by part."""
-    keys = {"plan.epochs": options.epochs, "dataset.max_train": options.rows}
-    asked = {key: str(value) for key, value in keys.items() if value is not None}
-    # The finalists of a race differ from variant to variant, so none is held.
-    asked |= {"sampler.name": '"qmc"', "finalists": "0", **VARIANTS[name]}
-    executor = "inline" if name == "plain" else options.executor
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place) / "study"
-        command = [sys.executable, "-m", "nas_evidence", "search", options.study]
-        command += ["--out", str(out), "--trials", str(options.trials), "--executor", executor]
-        command += ["--data-root", options.data] if options.data else []
-        for key, value in asked.items():
-            command += ["--set", f"{key}={value}"]
-        began = time.time()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        memory = Memory(process.pid)
-        code = process.wait()
-        memory.stop()
-        if code:
-            raise subprocess.CalledProcessError(code, command)
-        found = {"wall_seconds": time.time() - began, **parts_of(out, began)}
-        found |= {"driver_peak_mb": memory.driver_mb, "worker_peak_mb": memory.worker_mb}
-        return {part: round(value, 2) for part, value in found.items()}
-
-
-def parts_of(out: Path, began: float) -> dict[str, float]:
-    """Return seconds summed over trials, and those of the parts around them."""
-    found = read_table(out, "trials")
-    names = ("train_seconds", "evidence_seconds", "settle_seconds", "total_seconds")
-    parts = {name: float(found[name].fillna(0.0).sum()) for name in names}
-    evidence = read_table(out, "evidence")
-    last = evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
-    for estimator, seconds in last.groupby("estimator")["seconds"].sum().items():
-        if seconds > 0:
-            parts[f"{estimator}_seconds"] = float(seconds)
-    times = [(t, event.event) for t, event in events(out)]
-    launched = next(t for t, word in times if word == "launch")
-    stopped = next(t for t, word in reversed(times) if word == "stop")
-    reported = (out / "report" / "index.html").stat().st_mtime
-    exported = (out / "export" / "README.md").stat().st_mtime
-    return parts | {
-        "start_seconds": launched - began,
-        "search_seconds": stopped - launched,
-        "report_seconds": reported - stopped,
-        "export_seconds": exported - reported,
-    }
-
-
-class Watch:
-    """Looks at processes from a thread of its own until `stop`."""
-
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop watching."""
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        raise NotImplementedError
-
-
-class Memory(Watch):
-    """Watches the peak memory of a process and of its largest Ray worker (Linux)."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self.driver_mb, self.worker_mb = pid, 0.0, 0.0
-        super().__init__()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.5):
-            own = {self.pid}
-            for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-                try:
-                    status = (process / "status").read_text()
-                except OSError:  # it has ended
-                    continue
-                facts = dict(re.findall(r"^(Name|PPid|VmHWM):\s+(\S+)", status, re.MULTILINE))
-                pid, megabytes = int(process.name), float(facts.get("VmHWM", 0)) / 1024
-                if pid == self.pid:
-                    self.driver_mb = max(self.driver_mb, megabytes)
-                elif int(facts.get("PPid", 0)) in own:
-                    own.add(pid)
-                    if facts["Name"].startswith("ray::"):
-                        self.worker_mb = max(self.worker_mb, megabytes)
-
-
-def study(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parts of each study, and all trials over the plain trainings of the same turn."""
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.variants}
-    for _ in range(options.repeats):
-        for name in options.variants:
-            runs[name].append(one_study(name, options))
-            show({name: runs[name][-1]})
-    over = {}
-    plain = [one["train_seconds"] for one in runs["plain"]]
-    for name in (name for name in options.variants if name != "plain"):
-        for booked, part in (("with settling", 0.0), ("without settling", 1.0)):
-            whole = [one["total_seconds"] - part * one["settle_seconds"] for one in runs[name]]
-            over[f"{name}, {booked}"] = spread(ratios(whole, plain), 9)
-    return {
-        "study": options.study, "rows": options.rows, "trials": options.trials,
-        "executor": options.executor, "runs": runs, "over_plain": show(over),
-    }  # fmt: skip
-
-
 # --- cells
 
-ROWS, WIDTHS = (300, 1000, 3000, 10_000), (16, 64, 256, 512)
-NUMBERS, WORKERS = (4, 16, 64), (1, 2, 4)
 SETS = {"cancer": ("load_breast_cancer", 24), "diabetes": ("load_diabetes", 12)}
-METHODS = ("ours", "optuna", "sklearn")
-#: What is measured, each in a process of its own; see `cells`.
-CELLS = [
-    *(f"rows/{n}" for n in ROWS),
-    *(f"width/{width}" for width in WIDTHS),
-    *(f"trials/{n}" for n in NUMBERS),
-    *(f"workers/{n}" for n in WORKERS),
-    *(f"{name}/{method}/{seed}" for seed in range(3) for name in SETS for method in METHODS),
-    "demo/24",
-    "images/10000",
-    *(f"{name}/processes/{seed}" for seed in range(3) for name in SETS),
-]
+#: Kinds of cells, their sizes, and how often each is measured.
+SIZED = {"rows": ((300, 1000, 3000, 10_000), 3), "width": ((16, 64, 256, 512), 2),
+         "trials": ((4, 16, 64), 2), "workers": ((1, 2, 4), 2), "demo": ((24, "settled"), 1),
+         "images": ((10_000,), 1)}  # fmt: skip
 
 
-def cells(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the cells of which a file lacks runs; each is stored at once, in turns.
-
-    rows      three trainings of an MLP 1x32 on so many rows of 20 columns, two classes, by part
-    width     two of an MLP of depth 2 on 300 rows, ten classes
-    trials    so many trainings of MLPs of depth 1 and widths 24 to 40 on 300 such rows
-    workers   sixteen of them, by so many workers
-    SET       CPU seconds of all processes with their imports, and the log loss of test rows:
-              ours with its race, Optuna with a bare loop and a hold-out, scikit-learn's MLP;
-              "processes" is the command `search`, which has two workers
-    demo      the digits study as shipped with its race, in one process, by part and family
-    images    four networks of Fashion-MNIST, quasi-random, no race; needs --data
-    """
-    found = conditions("CPU seconds", "torch", "optuna", "scikit-learn", "ray")
-    found |= {"runs": []} | (read_json(options.to, {}) if options.to else {})
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # processes that outlive their parents are ours
-    chosen = [name for name in CELLS if any(name.startswith(begin) for begin in options.only)]
-    chosen = [name for name in chosen if options.data or not name.startswith("images/")]
-    for turn in range(options.repeats):
-        for name in chosen:
-            if sum(run["cell"] == name for run in found["runs"]) <= turn:
-                found["runs"].append(show(one_run(name, options.data)))
-                if options.to:
-                    write_json(options.to, found, rows="runs")
-    return found
+def cells() -> list[Row]:
+    """Return the cells; repeats are the outer loop."""
+    found = [
+        {"cell": f"{kind}/{size}", "repeat": repeat}
+        for repeat in range(3)
+        for kind, (sizes, n) in SIZED.items() if repeat < n
+        for size in sizes
+    ]  # fmt: skip
+    ways = itertools.product(range(3), SETS, (*WAYS, "processes"))
+    return found + [{"cell": f"{name}/{way}/{seed}", "repeat": 0} for seed, name, way in ways]
 
 
-def one_run(name: str, data: str | None) -> dict[str, Any]:
+def of_all_processes(cell: Row, given: Given) -> Row:
     """Return what a cell measures in a process of its own, and the seconds of all processes."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=True).stdout
-    load, used = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-W", "ignore", __file__, "cells", "--cell", name]
-    command += ["--data", data] if data else []
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # processes that outlive their parents are ours
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    name, quick = cell["cell"], "quick" if given.quick else ""
+    command = [sys.executable, "-W", "ignore", __file__, name, str(given.data), quick]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     kind, _, rest = name.partition("/")
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as printed:
@@ -441,8 +215,8 @@ def one_run(name: str, data: str | None) -> dict[str, Any]:
             csv, n, seed = Path(place) / "train.csv", SETS[kind][1], rest.partition("/")[2]
             table_of(kind)[0].to_csv(csv, index=False)
             command = [sys.executable, "-m", "nas_evidence", "search", str(csv)]
-            command += ["--target", "target", "--out", f"{place}/s", "--trials", str(n)]
-            command += ["--set", f"seed={seed}"]
+            command += ["--target", "target", "--out", f"{place}/s"]
+            command += ["--trials", str(2 if given.quick else n), "--set", f"seed={seed}"]
         began = time.perf_counter()
         process = subprocess.Popen(command, env=environment, stdout=printed)
         tree = Tree(process.pid)
@@ -458,23 +232,30 @@ def one_run(name: str, data: str | None) -> dict[str, Any]:
             os.waitpid(-1, 0)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return {
-        "cell": name, "commit": commit.strip(), "load": round(load, 1), "wall": round(wall, 2),
-        "cpu": round(cpu, 2), "roles": tree.roles(), **json.loads(lines[-1]),
-    }  # fmt: skip
+    return {"wall": round(wall, 2), "cpu": round(cpu, 2), "roles": tree.roles(),
+            "most_mb": tree.most_mb, **json.loads(lines[-1])}  # fmt: skip
 
 
-class Tree(Watch):
-    """Watches the CPU seconds of a process and of all that it starts (Linux)."""
+class Tree:
+    """Watches the CPU seconds and the memory of a process and of all that it starts (Linux)."""
 
     def __init__(self, pid: int) -> None:
         self._parent = {pid: 0}
         self._ticks: dict[int, int] = {}
         self._words: dict[int, str] = {}
-        super().__init__()
+        self.most_mb = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._over.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._over.wait(0.05):
+            pages = 0
             for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
                 pid = int(folder.name)
                 try:
@@ -487,6 +268,8 @@ class Tree(Watch):
                     continue
                 self._parent.setdefault(pid, parent)
                 self._ticks[pid] = int(fields[11]) + int(fields[12])
+                pages += int(fields[21])
+            self.most_mb = max(self.most_mb, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
     def roles(self) -> dict[str, float]:
         """Return the seconds of the driver, of the server that forks, and of each fork."""
@@ -505,28 +288,30 @@ class Tree(Watch):
         return {role: round(n / os.sysconf("SC_CLK_TCK"), 2) for role, n in found.items()}
 
 
-def one_cell(name: str, data: str | None) -> dict[str, Any]:
+def one_cell(name: str, data: str, *, quick: bool) -> Row:
     """Measure a cell in this process."""
     kind, value, *seed = name.split("/")
     if kind in SETS:
-        return {"log_loss": RIVALS[value](*table_of(kind), SETS[kind][1], int(seed[0]))}
+        n_trials = 2 if quick else SETS[kind][1]
+        return {"log_loss": WAYS[value](*table_of(kind), n_trials, int(seed[0]))}
+    settings: dict[str, object] = {"plan.settle": 1.0, "finalists": 0}
     if kind == "demo":
-        return parts_of_search("digits", n_trials=int(value))
+        n = 2 if quick else 24
+        return parts_of_search("digits", n_trials=n, settings=settings if value != "24" else {})
     if kind == "images":
-        of_images = {"dataset.max_train": int(value), "sampler.name": "qmc", "finalists": 0}
-        given: dict[str, Any] = {"n_trials": 4, "data_root": data, "settings": of_images}
+        settings = {"dataset.max_train": int(value), "sampler.name": "qmc", "finalists": 0}
+        given: dict[str, Any] = {"n_trials": 4, "data_root": data, "settings": settings}
         return parts_of_search("fashion_mnist_quick", **given)
-    many = kind in ("trials", "workers")
     n = int(value) if kind == "rows" else 300
-    settings: dict[str, object] = {"family.mlp.depth": [2], "family.mlp.width": [int(value)]}
+    settings = {"family.mlp.depth": [2], "family.mlp.width": [int(value)], "finalists": 0}
     if kind != "width":
-        settings = {"family.mlp.depth": [1], "family.mlp.width": [32]}
-    if many:
+        settings |= {"family.mlp.depth": [1], "family.mlp.width": [32]}
+    if kind in ("trials", "workers"):
         settings["family.mlp.width"] = [*range(24, 41)]
     x, y = drawn(n, *((64, 10) if kind == "width" else (20, 2)))
     number = {"rows": 3, "width": 2, "trials": int(value), "workers": 16}[kind]
     return parts_of_search(
-        x, y, families=["mlp"], n_trials=number, settings=settings | {"finalists": 0},
+        x, y, families=["mlp"], n_trials=2 if quick else number, settings=settings,
         workers=int(value) if kind == "workers" else 1,
     )  # fmt: skip
 
@@ -676,51 +461,22 @@ def by_sklearn(train: Any, test: Any, target: str, n: int, seed: int) -> float:
     return float(error / variance + math.log(2 * math.pi * variance)) / 2
 
 
-RIVALS = {"ours": by_ours, "optuna": by_optuna, "sklearn": by_sklearn}
+#: Ways to find a network, by their names in cells.
+WAYS = {"ours": by_ours, "optuna": by_optuna, "sklearn": by_sklearn}
 
 
-def main() -> None:
-    """Measure, print, and store."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modes", nargs="+", choices=("groups", "trials", "study", "cells"))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--before", type=Path, help="a checkout that `trials` compares with")
-    parser.add_argument("--trial", choices=TRIALS, help=argparse.SUPPRESS)
-    parser.add_argument("--cell", choices=CELLS, help=argparse.SUPPRESS)
-    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of cells")
-    parser.add_argument("--data", help="folder of the data of a study of images")
-    parser.add_argument("--study", default="digits")
-    parser.add_argument("--rows", type=int, help="training rows, if not as the study says")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--epochs", type=int, help="of the main training, if not as shipped")
-    parser.add_argument("--executor", choices=("ray", "inline"), default="ray")
-    parser.add_argument("--small", action="store_true", help="the least of each mode")
-    parser.add_argument("--to", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.trial:
-        show(one_trial(options.trial))
-        return
-    if options.cell:
-        warnings.simplefilter("ignore")
-        show(one_cell(options.cell, options.data))
-        return
-    if "cells" in options.modes:
-        cells(options)
-        return
-    if options.small:
-        options.repeats, options.trials, options.epochs, options.rows = 1, 3, 5, 200
-        options.variants, options.executor = ["plain", "shipped"], "inline"
-    found = conditions("ratios of CPU time", "torch", "ray", "optuna")
-    found |= {"repeats": options.repeats, "load": os.getloadavg()}
-    if "study" in options.modes:
-        found |= study(options)
-    for mode in ("groups", "trials"):
-        if mode in options.modes:
-            found[mode] = {"groups": groups, "trials": trials}[mode](options)
-    write_json(options.to, found)
-
+CASES = {
+    "cost_cells": Case(
+        ("cell", "repeat"), cells, of_all_processes, lambda cell: "cost/cells.csv",
+        packages=("torch", "optuna", "scikit-learn", "ray"),
+    ),
+    "together": Case(
+        ("network",), cells_of(("network",), NETWORKS), side_by_side,
+        lambda cell: "cost/together.csv", alone=True, packages=("torch",),
+    ),
+}  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    show(one_cell(sys.argv[1], sys.argv[2], quick=sys.argv[3] == "quick"))

@@ -16,15 +16,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranking"))
 
+import claims_folds
 import judge
-import leading_networks as leading
 import numpy as np
+import tables
 from _common import HERE, RESULTS, read_json
 from fresh_tables import FRESH
 from gallery import of_papers
 from judge import markdown, number
+from run import stored
 
-ROOT = HERE.parent
+ROOT, LOSSES = HERE.parent, RESULTS / tables.LOSSES
 Pool = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -120,12 +122,12 @@ def _trusted() -> dict[str, list[tuple[float, float]]]:
 
 def trust() -> str:
     """Return how far what ranks by default is to be trusted, by kind of data."""
-    worth = {f"{name}, five folds": _median_rows(pools, "estimate")
+    rows = {f"{name}, five folds": _median_rows(pools, "estimate")
              for name, pools in _by_kind(kept_aside()).items()}  # fmt: skip
     lines = [
         [name, str(len(pairs)), number(_mean([rho for rho, _ in pairs])),
          _range([rho for rho, _ in pairs]), number(_mean([top for _, top in pairs])),
-         worth.get(name, "not measured")]
+         rows.get(name, "not measured")]
         for name, pairs in _trusted().items()
     ]  # fmt: skip
     header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
@@ -150,22 +152,24 @@ def trust_in_short() -> str:
     return markdown(["your data", "what to do", "rho with test log loss"], lines)
 
 
-def kept_aside() -> dict[str, Any]:
-    """Return the pools that did not tune the estimate, by group.
+def worth() -> list[dict[str, Any]]:
+    """Return what the scores of each pool of up to 1,000 rows are worth, numbers as such."""
+    names = ("n_data", "real", "attainable", "fresh", "scores")
+    rows = stored(RESULTS / "ranking" / "worth.csv")
+    return [{**row, **{name: json.loads(row[name]) for name in names}} for row in rows]
+
+
+def kept_aside() -> list[dict[str, Any]]:
+    """Return the pools that did not tune the estimate.
 
     These are the pools of `rank` that were kept aside, and those of the second look.
     """
-    worth = results("ranking_worth")
-    return {
-        group: {"pools": {name: pool for name, pool in worth[group]["pools"].items()
-                          if judge.POOLS[group][name].aside}}
-        for group in ("rank", "rank/second")
-    }  # fmt: skip
+    return [pool for pool in worth() if pool["group"] != "folds"
+            and judge.POOLS[pool["group"]][pool["pool"]].aside]  # fmt: skip
 
 
-def _by_kind(worth: Mapping[str, Any]) -> Mapping[str, Sequence[Pool]]:
+def _by_kind(pools: Sequence[Pool]) -> Mapping[str, Sequence[Pool]]:
     """Return the pools of up to 1,000 rows by kind of target."""
-    pools = [pool for group in worth.values() for pool in group["pools"].values()]
     classes, real = ([p for p in pools if p["real"] == kind] for kind in (False, True))
     return {
         f"{name}, {min(p['n_data'] for p in own):,} to {max(p['n_data'] for p in own):,} rows": own
@@ -198,8 +202,8 @@ def order() -> str:
     All pools of up to 1,000 rows, and those that did not tune the estimate.
     """
     lines = []
-    for part, worth in (("all", results("ranking_worth")), ("kept aside", kept_aside())):
-        for kind, pools in _by_kind(worth).items():
+    for part, every in (("all", worth()), ("kept aside", kept_aside())):
+        for kind, pools in _by_kind(every).items():
             rho = {name: [pool["scores"][COLUMNS[name]]["rho"] for pool in pools]
                    for name in ("conditional_evidence", "elpd", "estimate")}  # fmt: skip
             gaps = [
@@ -257,17 +261,17 @@ def beside() -> str:
 
     The rank is by log loss among the models that have every table of the size.
     """
-    runs, names = leading.stored(leading.RESULTS), [*FRESH]
-    lines = [[model] for model in (*leading.OURS, *leading.RIVALS)]
+    runs, names = stored(RESULTS / tables.FILE), [*FRESH]
+    lines = [[model] for model in (*tables.OURS, *tables.RIVALS)]
     for rows in ("300", "1000"):
         own = [run for run in runs if run["rows"] == rows and run["data"] in names]
-        rank = leading.ranks(own, names, rows)
-        rivals = [one for one in leading.RIVALS if leading.losses_of(leading.LOSSES, rows, one)]
+        rank = tables.ranks(own, names, rows)
+        rivals = [one for one in tables.RIVALS if tables.losses_of(LOSSES, rows, one)]
         for line in lines:
-            seconds = leading.of(own, "cpu_seconds", model=line[0])
+            seconds = tables.of(own, "cpu_seconds", model=line[0])
             level = ""
-            if line[0] in leading.OURS:
-                good = leading.first_or_level(leading.LOSSES, names, rows, line[0], rivals)
+            if line[0] in tables.OURS:
+                good = tables.first_or_level(names, rows, line[0], rivals)
                 level = f"{sum(good.values())} of {len(good)}"
             line += [level, f"{rank[line[0]]:.2f}", f"{np.median(seconds):.1f}"] if seconds else [
                 "", "", ""]  # fmt: skip
@@ -278,7 +282,7 @@ def beside() -> str:
 
 # --- cost.md
 
-#: Beginnings of cells of `cost_of_training.py`, in the words of the page.
+#: Beginnings of cells of the case `cost_cells`, in the words of the page.
 CELLS = {
     "rows/300/": "a trial of 300 rows, MLP 1x32, with its five folds",
     "rows/10000/": "a trial of 10,000 rows, MLP 1x32, with its two folds",
@@ -291,21 +295,21 @@ CELLS = {
 
 def cost() -> str:
     """Return what trials and searches cost, and their trials over the plain trainings."""
-    lines = []
+    lines, every = [], stored(RESULTS / "cost" / "cells.csv")
     for begin, words in CELLS.items():
-        runs = [run for run in results("cost_cells_cpu")["runs"]
-                if f"{run['cell']}/".startswith(begin)]  # fmt: skip
-        parts = runs[0].get("parts", {})
-        trained = parts.get("training", 0.0)
-        seconds = [run["cpu"] for run in runs]
+        runs = [run for run in every if f"{run['cell']}/".startswith(begin)]
+        parts = [json.loads(run["parts"] or "{}") for run in runs]
+        trained = parts[0].get("training", 0.0)
+        seconds = [float(run["cpu"]) for run in runs]
         if begin.startswith("rows/"):
-            seconds = [sum(run["parts"].values()) / run["trials"] for run in runs]
+            seconds = [sum(own.values()) / int(run["trials"])
+                       for run, own in zip(runs, parts, strict=True)]  # fmt: skip
         digits = 1 if min(seconds) > 3 else 2
         ends = (statistics.median(seconds), min(seconds), max(seconds))
-        over = f"{sum(parts.values()) / trained:.2f}" if trained else "-"
+        over = f"{sum(parts[0].values()) / trained:.2f}" if trained else "-"
         lines.append([words, "{0:.{3}f} [{1:.{3}f}, {2:.{3}f}]".format(*ends, digits), over])
-    passes = [row["median"] for row in results("passes_cpu")["rows"]
-              if row["candidate"] == row.get("estimates") and "median" in row]  # fmt: skip
+    passes = [float(row["median"]) for row in stored(RESULTS / "cost" / "passes.csv")
+              if row["candidate"] == row["estimates"] and row["median"]]  # fmt: skip
     lines.append(["one curvature pass, in training epochs", "-",
                   f"{min(passes):.2f} to {max(passes):.2f}"])  # fmt: skip
     return markdown(["", "CPU s", "over the plain trainings"], lines)
@@ -313,30 +317,26 @@ def cost() -> str:
 
 # --- intervals-and-calibration.md
 
-#: Sentences that stand on the page, by the file of `results/claims` that has them.
-SENTENCES = {
-    "folds": ("95 % interval of the difference", "Yes: clearly better than"),
-    "sentences": (
-        "P(best) of the first, or of those tied with it (a smooth surface)",
-        "P(best) of the first, or of those tied with it (coordinates that tell nothing)",
-        "does not rank well here (true rho 0.63, 24 architectures)",
-    ),
-    "targets": (
-        "the 90 % intervals cover ... of each target (one noise makes them wrong, 300 rows)",
-        "a warning of right intervals (one target, 400 rows)",
-    ),
-}  # fmt: skip
+#: Sentences that stand on the page.
+SENTENCES = (
+    "95 % interval of the difference",
+    "Yes: clearly better than",
+    "P(best) of the first, or of those tied with it (a smooth surface)",
+    "P(best) of the first, or of those tied with it (coordinates that tell nothing)",
+    "does not rank well here (true rho 0.63, 24 architectures)",
+    "the 90 % intervals cover ... of each target (one noise makes them wrong, 300 rows)",
+    "a warning of right intervals (one target, 400 rows)",
+)
 
 
 def sentences() -> str:
     """Return some sentences of the first screen, what each promises, and how often it errs."""
-    lines = []
-    for topic, claims in SENTENCES.items():
-        rows = {row["claim"]: row for row in results(f"claims/{topic}")["rows"]}
-        lines += [
-            [claim, rows[claim]["promise"], rows[claim]["after"], str(rows[claim]["n"])]
-            for claim in claims
-        ]
+    cells = [{**row, **{name: json.loads(row[name]) for name in ("n", "before", "after")}}
+             for row in stored(RESULTS / claims_folds.FILE)]  # fmt: skip
+    rows = claims_folds.claims_of(cells) + stored(RESULTS / "claims" / "sentences.csv")
+    by_claim = {row["claim"]: row for row in rows}
+    lines = [[claim, *(str(by_claim[claim][name]) for name in ("promise", "measured", "n"))]
+             for claim in SENTENCES]  # fmt: skip
     return markdown(["sentence", "promise", "measured", "studies"], lines)
 
 

@@ -11,10 +11,8 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
                  `search` proposes for so many rows
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
-    rank         as folds; new sets of decision 27, with other predictors (_last_layers.py)
+    rank         as folds; new sets of decision 27
     rank/second  further new sets, for the second look of 0027
-    rank/large   four of them with 2,000 rows and two folds
-    rank/WAY     the same networks with less noise, one of `_ways.py`
 
 Columns, per datum and larger is better, empty where a score is not defined:
 
@@ -45,8 +43,6 @@ import torch
 
 path.insert(0, str(Path(__file__).parents[1]))
 import _sets as sets
-from _last_layers import Found, columns, watched
-from _ways import WAYS, way
 
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -86,8 +82,6 @@ class Pool(NamedTuple):
     scores        of `TRAINED` and `LAPLACE`; further trainings "eK" and "e5r"
     shared_draw   whether all seeds have the same training rows
     fresh         numbers of fresh rows to score each network on
-    others        whether other predictors are tested, see `_last_layers.py`
-    way           to less noise, see `_ways.py`
     """
 
     data: str
@@ -101,8 +95,6 @@ class Pool(NamedTuple):
     n_seeds: int = 3
     aside: bool = False
     fresh: tuple[int, ...] = ()
-    others: bool = False
-    way: str = ""
 
     def architectures(self) -> Iterator[ArchitectureSpec]:
         """Yield the networks of the pool."""
@@ -127,21 +119,13 @@ def _small(
     return _wide(data, n_train, n_test, networks, scores=scores, aside=aside)
 
 
-def _own(data: str, n_test: int, n_train: int = 300, epochs: int = 133) -> Pool:
-    """Return a pool with the plan that a search proposed when it was trained."""
-    pool = _wide(data, n_train, n_test, epochs=epochs, batch=16)
-    online = {"every": max(5, epochs // 8), "curvature": "kfac_ggn_mc"}
-    plan = {**pool.plan, "optimiser": "adam", "learning_rate": 0.005, "online": online}
-    return pool._replace(plan=plan)
-
-
 _FRESH = (15, 30, 60, 150, 300)
 
 
 def _rank(data: str, n_train: int, n_test: int, *, aside: bool = False) -> Pool:
     """Return a pool with as many fresh rows as there are, up to 300."""
     scores = (*TRAINED, *LAPLACE)
-    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside, others=True)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside)
 
 
 #: Fixed before any of them was trained.
@@ -165,14 +149,6 @@ _RANK = {
     "plastic": _rank("common:plastic", 300, 1000, aside=True),
     "fish": _rank("common:qsar_fish_toxicity", 300, 300, aside=True),
 }  # fmt: skip
-
-
-def _ways(name: str) -> dict[str, Pool]:
-    """Return the pools to choose on, and the two to explain, with one way to less noise."""
-    pools = {own: pool for own, pool in _RANK.items() if not pool.aside}
-    pools |= {own: _FOLDS[own] for own in ("satellite", "wine")}
-    few: dict[str, Any] = {"scores": ("conditional_evidence",), "fresh": (), "others": False}
-    return {own: pool._replace(way=name, **few) for own, pool in pools.items()}
 
 
 def _second(data: str, n_train: int, n_test: int) -> Pool:
@@ -232,12 +208,6 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         "digits1297": _wide("digits", 1297, 500, IMAGES),
         "mnist1000": _wide("mnist", 1000, 3000, IMAGES),
         "fmnist1000": _wide("fashion_mnist", 1000, 3000, IMAGES),
-        "satellite_own": _own("satellite", 3000),
-        "waveform_own": _own("waveform", 700),
-        "australian_own": _own("australian", 390),
-        "ionosphere_own": _own("ionosphere", 175, 176, 227),
-        "kin8nm_own": _own("kin8nm", 3000),
-        "boston_own": _own("bostonHousing", 206),
     },
     "folds": _FOLDS,
     "folds/other": {
@@ -252,25 +222,6 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
     },
     "rank": _RANK,
     "rank/second": _SECOND,
-    "rank/large": {
-        name: Pool(
-            data,
-            2000,
-            n_test,
-            FEW,
-            scores=("conditional_evidence", "two_fold"),
-            n_seeds=2,
-            fresh=_FRESH,
-            others=True,
-        )
-        for name, data, n_test in (
-            ("texture", "keel:texture", 3000),
-            ("optdigits", "keel:optdigits", 3000),
-            ("satellite", "satellite", 3000),
-            ("synth4", "synth4", 1500),
-        )
-    },
-    **{f"rank/{name}": _ways(name) for name in WAYS},
 }
 
 
@@ -328,8 +279,8 @@ def trained(
     pool: Pool, data: TensorData, architecture: ArchitectureSpec, seed: int,
     names: tuple[str, ...], *, folds: int | None = None, division: int | None = None,
     folds_alone: bool = False,
-) -> tuple[Trial, TrialRecord, Found | None]:  # fmt: skip
-    """Train one network with some scores; and what its folds say of other predictors, if asked.
+) -> tuple[Trial, TrialRecord]:  # fmt: skip
+    """Train one network with some scores.
 
     Args:
         pool: it belongs to.
@@ -342,18 +293,16 @@ def trained(
         folds_alone: leave out the training on all rows.
     """
     label = "wide" if pool.shared_draw else "folds"
-    purpose = () if pool.way == "shared" else (architecture.key,)
     given = Assignment(
         trial_id=0, attempt=1, replicate=seed if division is None else division,
         architecture=architecture, dataset=DatasetSpec(name="digits"), estimators=names,
-        plan=planned(pool, data, folds), seed=derive_seed(seed, label, *purpose),
+        plan=planned(pool, data, folds), seed=derive_seed(seed, label, architecture.key),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, way(pool.way):
+    with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(given, data, Path(folder))
-        found = watched(trial) if pool.others else None
         while trial.status is TrialStatus.RUNNING and not (folds_alone and not _due(trial)):
             trial.advance(given.plan.epochs)
-        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough"), found
+        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough")
 
 
 def _due(trial: Trial) -> bool:
@@ -371,10 +320,8 @@ def row_of(
     started, row = time.process_time(), dict[str, Any]()
     names = tuple(name for name in pool.scores if name in TRAINED)
     if names or pool.fresh:
-        trial, record, found = trained(pool, data, architecture, seed, names, folds=pool.folds)
+        trial, record = trained(pool, data, architecture, seed, names, folds=pool.folds)
         row |= of_record(pool, trial, record)
-        if found is not None and record.status is TrialStatus.COMPLETE:
-            row |= columns(trial, found)
         if fresh is not None and record.status is TrialStatus.COMPLETE:
             row |= {
                 f"fresh_{m}": -_loss(trial, fresh, m) for m in pool.fresh if m <= len(fresh.y_test)
@@ -382,7 +329,7 @@ def row_of(
     for name in pool.scores:
         if name[0] == "e" and name[1:].rstrip("r").isdigit() and name not in row:
             own = 1000 + zlib.crc32(architecture.key.encode()) % 10**6 if name[-1] == "r" else None
-            _, record, _ = trained(
+            _, record = trained(
                 pool, data, architecture, seed, ("conditional_evidence",), division=own,
                 folds=int(name[1:].rstrip("r")), folds_alone=True,
             )  # fmt: skip

@@ -74,7 +74,7 @@ def loss_elsewhere(pool: Pool, root: Path, seed: int, row: dict[str, Any]) -> fl
     for other in range(3):
         if other != seed:
             data, _ = drawn(pool, root, other)
-            _, record, _ = trained(pool, data, architecture, other, ())
+            _, record = trained(pool, data, architecture, other, ())
             losses.append(record.test_nll_per_datum)
     return float(np.mean([np.nan if loss is None else loss for loss in losses]))
 
@@ -84,7 +84,6 @@ def run(name: str, pool: Pool, root: Path, seed: int, by: str, out: Path) -> Non
     file = out / f"studies_{by}" / f"{name}.csv"
     if file.exists() and (pd.read_csv(file)["seed"] == seed).any():
         return
-    pool = pool._replace(others=False)
     with tempfile.TemporaryDirectory() as folder:
         rows = searched(pool, root, seed, Path(folder) / "study", by)
     real = bool(np.issubdtype(sets.raw(pool.data, root)[1].dtype, np.floating))
