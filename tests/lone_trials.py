@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
@@ -96,3 +99,14 @@ def of_three_classes(max_train: int) -> TensorData:
     )
     few = tensors.y_train % 3
     return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+
+
+def tensors_of(
+    x: Tensor, y: Tensor, n_train: int | None = None, *, n_outputs: int | None = None
+) -> TensorData:
+    """Rows of labels, or of real targets as they are; the first `n_train` or all to train on."""
+    n, real = len(x) if n_train is None else n_train, y.is_floating_point()
+    width = n_outputs or (y.shape[1] if real else int(y.max()) + 1)
+    one, task = torch.ones(width, dtype=torch.float64), "real" if real else "labels"
+    shape = tuple(x.shape[1:])
+    return TensorData(x[:n], y[:n], x[n:], y[n:], task, width, shape, 0 * one, one)

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lone_trials import tensors_of
 from messages import refused
 from torch import nn
 from torch.testing import assert_close
 
 import nas_evidence
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build, count_parameters, skeleton
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.domains import Choice
@@ -119,8 +119,7 @@ def test_folds_with_constants_train_one_after_another(layer: str) -> None:
         plan = TrainingPlan(epochs=2, batch_size=8, likelihood="categorical")
         random = torch.Generator().manual_seed(1)
         x, y = torch.randn(20, 4, generator=random), torch.arange(20) % 3
-        data = TensorData(x, y, x[:0], y[:0], "labels", 3, (4,), torch.zeros(3), torch.ones(3))
-        states = [begin(copy.deepcopy(model), data, plan, seed=7) for _ in range(2)]
+        states = [begin(copy.deepcopy(model), tensors_of(x, y), plan, seed=7) for _ in range(2)]
         assert train_epochs(states) == [None, None]
         for key, value in model.state_dict().items():
             same = torch.equal(value, states[1].model.state_dict()[key])

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lone_trials import tensors_of
 from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass, curvature_passes
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
@@ -192,11 +192,8 @@ def trained(n: int, *, plain: bool) -> list[Network]:
         x = rows(20 + 3 * k)
         y = torch.randn(len(x), 2, generator=torch.Generator().manual_seed(k))
         x = encoded(x) if plain else x
-        data = TensorData(
-            x, y, x[:0], y[:0], "real", 2, tuple(x.shape[1:]), torch.zeros(2).double(),
-            torch.ones(2).double(),
-        )  # fmt: skip
-        networks.append(begin(other if plain else model, data, plan, 40 + k, family="mlp"))
+        used = other if plain else model
+        networks.append(begin(used, tensors_of(x, y), plan, 40 + k, family="mlp"))
     train_epochs(networks, n_epochs=3)
     return networks
 

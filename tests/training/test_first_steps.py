@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from lone_trials import evaluated
+from lone_trials import evaluated, tensors_of
 from records import asked
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
@@ -28,11 +28,7 @@ def rings(n: int = 300) -> TensorData:
 
 
 def labelled(x: Tensor, y: Tensor) -> TensorData:
-    half, none = len(x) // 2, torch.zeros(2, dtype=torch.float64)
-    return TensorData(
-        x[:half], y[:half], x[half:], y[half:], task="labels", n_outputs=2,
-        input_shape=tuple(x.shape[1:]), y_mean=none, y_std=none + 1,
-    )  # fmt: skip
+    return tensors_of(x, y, len(x) // 2, n_outputs=2)
 
 
 def assignment(**plan: object) -> Assignment:
@@ -92,12 +88,7 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
     random = torch.Generator().manual_seed(0)
     x = torch.randn(60, 2, generator=random)
     y = torch.stack([x[:, 0].sin(), x[:, 1]], 1) + 0.5 * torch.randn(60, 2, generator=random)
-    none = torch.zeros(2, dtype=torch.float64)
-    # Not centred, as on part of the data.
-    data = TensorData(
-        x, y / y.std(0) + 0.5, x, y, task="real", n_outputs=2, input_shape=(2,), y_mean=none,
-        y_std=none + 1,
-    )  # fmt: skip
+    data = tensors_of(x, y / y.std(0) + 0.5)  # not centred, as on part of the data
     given = assignment(
         likelihood="gaussian", likelihood_power=0.5, noise_std=0.8,
         online={"every": 1, "curvature": "diag_ef", "learn_noise": learn_noise},

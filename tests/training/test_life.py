@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lone_trials import tensors_of
 from records import asked
 from torch import Tensor
 from torch.testing import assert_close
 
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.schedule import next_stop, stops
 from nas_evidence.spec.study import ArchitectureSpec
@@ -45,11 +45,8 @@ def network(
     x = torch.randn(n_rows, n_inputs, generator=draw)
     y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(n_rows, n_targets, generator=draw)
     y = (y - y.mean(0)) / y.std(0)
-    zero = torch.zeros(n_targets).double()
-    data = TensorData(x, y, x[:0], y[:0], "real", n_targets, (n_inputs,), zero, zero + 1)
-    return begin(
-        build(of, (n_inputs,), n_targets, draw), data, given.plan, given.seed, family="mlp"
-    )
+    model = build(of, (n_inputs,), n_targets, draw)
+    return begin(model, tensors_of(x, y), given.plan, given.seed, family="mlp")
 
 
 def flat(one: Network) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from lone_trials import tensors_of
 from messages import refused
 from own_loops import looped
 from torch import Tensor, nn
@@ -22,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import train_epoch
@@ -62,11 +62,6 @@ def assignment(likelihood: str, online: dict[str, object], **plan: object) -> As
     )  # fmt: skip
 
 
-def tensor_data(x: Tensor, y: Tensor) -> TensorData:
-    task = "real" if y.is_floating_point() else "labels"
-    return TensorData(x, y, x[:0], y[:0], task, 2, (4,), torch.zeros(2), torch.ones(2))
-
-
 @pytest.mark.slow
 @pytest.mark.crossed
 @pytest.mark.parametrize("curvature", ["kfac_ggn", "diag_ef", "kfac_ggn_mc"])
@@ -85,7 +80,7 @@ def test_steps_and_updates_are_those_of_a_trial(
     given = assignment(likelihood, online, likelihood_power=0.5)
     model, x, y = problem(likelihood)
     own = copy.deepcopy(model)
-    state = begin(model, tensor_data(x, y), given.plan, given.seed)
+    state = begin(model, tensors_of(x, y, n_outputs=2), given.plan, given.seed)
     expected = []
     for epoch in range(1, EPOCHS + 1):
         train_epoch(state)

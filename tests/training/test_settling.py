@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from lone_trials import tensors_of
 from records import asked
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
@@ -62,10 +63,7 @@ def labels(images: bool = False) -> TensorData:
     logits = x[:, :4] @ torch.randn(4, 3, generator=random) * 1.5
     y = (logits + torch.randn(150, 3, generator=random)).argmax(1)
     x = x.view(-1, 1, 6, 6) if images else x[:, :6]
-    zero, one = torch.zeros(3).double(), torch.ones(3).double()
-    return TensorData(
-        x[:100], y[:100], x[100:], y[100:], "labels", 3, tuple(x.shape[1:]), zero, one
-    )
+    return tensors_of(x, y, 100, n_outputs=3)
 
 
 def real() -> TensorData:
@@ -74,8 +72,7 @@ def real() -> TensorData:
     y = torch.sin(x) @ torch.randn(5, 2, generator=random)
     y += 0.3 * torch.randn(120, 2, generator=random)
     y = (y - y[:80].mean(0)) / y[:80].std(0)
-    zero, one = torch.zeros(2).double(), torch.ones(2).double()
-    return TensorData(x[:80], y[:80], x[80:], y[80:], "real", 2, (5,), zero, one)
+    return tensors_of(x, y, 80)
 
 
 def scheduled(data: TensorData, family: str = "mlp", **plan: object) -> tuple[Network, Assignment]:
@@ -223,8 +220,7 @@ def test_a_linear_network_settles_without_noise(seed: int) -> None:
     x = torch.randn(120, 5, generator=random)
     y = x @ torch.randn(5, 1, generator=random) + 0.3
     y = (y - y.mean()) / y.std()
-    zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    data = TensorData(x[:100], y[:100], x[100:], y[100:], "real", 1, (5,), zero, one)
+    data = tensors_of(x, y, 100)
     training, assignment = scheduled(data, "linear")
     settling = settled(training, data, assignment)
     assert training.noise_std < 1e-6
@@ -590,8 +586,7 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
     """For a linear network Σ x xᵀ times each step, so that a later noise can use it."""
     random = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 3, generator=random), torch.randn(30, 1, generator=random)
-    zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    data = TensorData(x, y, x[:0], y[:0], "real", 1, (3,), zero, one)
+    data = tensors_of(x, y)
     given = asked(
         ArchitectureSpec(family="linear", values={}), likelihood="gaussian", epochs=2,
         online={"every": 2},

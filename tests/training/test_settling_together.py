@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from lone_trials import tensors_of
 from records import asked
 from torch import Tensor
 from torch.testing import assert_close
@@ -34,7 +35,6 @@ from nas_evidence.training.settling import (
 EPOCHS = 4
 SIZES = (60, 41, 60)
 POWER = 0.7
-ZERO, ONE = torch.zeros(3).double(), torch.ones(3).double()
 
 
 def data_of(task: str, n: int, seed: int) -> TensorData:
@@ -42,7 +42,7 @@ def data_of(task: str, n: int, seed: int) -> TensorData:
     x, way = torch.randn(n, 5, generator=random), torch.randn(5, 3, generator=random)
     y = x @ way + 0.5 * torch.randn(n, 3, generator=random)
     y = y.argmax(1) if task == "labels" else y / y.std(0)
-    return TensorData(x, y, x[:0], y[:0], task, 3, (5,), ZERO, ONE)
+    return tensors_of(x, y, n_outputs=3)
 
 
 def joints_of(task: str, values: dict[str, int], dtype: torch.dtype) -> dict[int, LogJoint]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fake_gpu import FakeGpu
+from lone_trials import tensors_of
 from torch import Tensor, nn
 
 from nas_evidence.data import load
@@ -245,13 +246,9 @@ def test_a_network_that_may_train_beside_others_has_the_same_bits_as_alone(n_out
         draw, members = torch.Generator().manual_seed(0), []
         for k in range(n):
             x, y = (torch.randn(96 - 8 * k, size, generator=draw) for size in (28, n_outputs))
-            data = TensorData(
-                x, y, x[:0], y[:0], "real", n_outputs, (28,), torch.zeros(n_outputs).double(),
-                torch.ones(n_outputs).double(),
-            )  # fmt: skip
             model = build(ArchitectureSpec(family="linear", values={}), (28,), n_outputs, draw)
             plan = TrainingPlan(likelihood="gaussian", batch_size=16, epochs=3, settle=0)
-            members.append(begin(model, data, plan, k))
+            members.append(begin(model, tensors_of(x, y), plan, k))
         train_epochs(members, n_epochs=3)
         ends.append(members[0].model.state_dict())
     same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
@@ -291,14 +288,12 @@ def perceptron(n: int, seed: int, d: int, width: int, batch_size: int, task: str
     draw = torch.Generator().manual_seed(seed)
     x, real = torch.randn(n, d, generator=draw), torch.randn(n, 2, generator=draw)
     y = real if task == "real" else real.argmax(1)
-    scale = torch.zeros(2).double(), torch.ones(2).double()
-    data = TensorData(x, y, x[:0], y[:0], "real" if task == "real" else "labels", 2, (d,), *scale)
     made_of = ArchitectureSpec(family="mlp", values={"width": width, "depth": 2})
     plan = TrainingPlan(
         likelihood="gaussian" if task == "real" else "categorical",
         batch_size=batch_size, epochs=6, learning_rate=0.02, settle=0,
     )  # fmt: skip
-    return begin(build(made_of, (d,), 2, draw), data, plan, seed)
+    return begin(build(made_of, (d,), 2, draw), tensors_of(x, y, n_outputs=2), plan, seed)
 
 
 def test_networks_whose_gradient_is_not_written_out_are_not_said_to_have_the_same_bits() -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from lone_trials import tensors_of
 from matrix import sampled
 from records import asked
 from torch import nn
@@ -49,11 +50,7 @@ def noisy_classes(n: int = 40, seed: int = 0) -> TensorData:
     x = torch.randn(n, 3, generator=random)
     y = (x @ torch.randn(3, 3, generator=random) + torch.randn(n, 3, generator=random)).argmax(1)
     y[:3] = torch.arange(3)
-    n_train, none = 2 * n // 3, torch.zeros(3, dtype=torch.float64)
-    return TensorData(
-        x[:n_train], y[:n_train], x[n_train:], y[n_train:], task="labels", n_outputs=3,
-        input_shape=(3,), y_mean=none, y_std=none + 1,
-    )  # fmt: skip
+    return tensors_of(x, y, 2 * n // 3, n_outputs=3)
 
 
 def network(width: int, data: TensorData, *, depth: int = 1, seed: int = 0) -> nn.Module:
