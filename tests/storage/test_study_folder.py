@@ -13,6 +13,7 @@ from typing import Any
 
 import fakes
 import pytest
+from commands import contents
 from fakes import (
     FakeExecutor,
     FakeProposer,
@@ -188,10 +189,6 @@ class Thief(FakeExecutor):
             drive(study(), self.folder)
             self.there = contents(self.folder)
         return super().poll(timeout)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Mover(FakeExecutor):

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import contents
 from fakes import compacted, finished
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,14 +66,6 @@ def record(
         test_accuracy=0.9,
         versions='{"torch": "2"}',
     )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
