@@ -82,14 +82,6 @@ def test_roots_multiply_to_the_hessian_of_the_log_normaliser_pulled_back(n_targe
         assert_close(roots[:, n].T @ roots[:, n], _matrix(f))
 
 
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_residual_is_the_gradient_of_the_log_likelihood(n_targets: int) -> None:
-    outputs, y = _data(6, n_targets)
-    outputs.requires_grad_()
-    (expected,) = torch.autograd.grad(LIKELIHOOD.log_likelihood(outputs, y), outputs)
-    assert_close(LIKELIHOOD.residual(outputs, y), expected)
-
-
 def test_the_matrix_is_the_expected_square_of_the_residual_and_the_expected_hessian() -> None:
     """Fisher's equality, by Gauss-Hermite quadrature, which is exact here."""
     torch.manual_seed(0)
