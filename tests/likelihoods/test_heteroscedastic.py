@@ -10,7 +10,6 @@ from torch.distributions import Normal
 from torch.testing import assert_close
 
 from nas_evidence.evidence.estimate import estimate_evidence
-from nas_evidence.likelihoods import random_signs
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 
 LIKELIHOOD = Heteroscedastic()
@@ -145,14 +144,6 @@ def test_the_variance_of_the_mean_is_that_of_its_linearisation() -> None:
         slope = torch.autograd.functional.jacobian(lambda f: LIKELIHOOD.mean(f), f)
         expected = (slope @ covariance[n] @ slope.T).diagonal()
         assert_close(LIKELIHOOD.mean_variance(outputs, covariance)[n], expected)
-
-
-def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots() -> None:
-    outputs, _ = _data(9, 2)
-    signs = random_signs((4, 9), torch.Generator().manual_seed(0))
-    roots = LIKELIHOOD.hessian_roots(outputs)
-    expected = (signs[:, :, None] * roots).sum(0, keepdim=True)
-    assert_close(LIKELIHOOD.signed_root(outputs, signs), expected)
 
 
 def test_extreme_outputs_have_finite_values_and_a_least_precision() -> None:
