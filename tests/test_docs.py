@@ -61,12 +61,6 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
         assert used <= known, f"nas-evidence {verb} {' '.join(words)}"
 
 
-def test_commands_are_found_in_pages() -> None:
-    found = commands(ROOT / "docs" / "tutorial" / "first-study.md")
-    assert ["search", "digits", "--trials", "8"] in found
-    assert len(found) >= 6
-
-
 def test_no_shipped_study_and_no_example_ranks_by_a_score_that_the_pages_advise_against() -> None:
     advised = {"conditional_evidence", "two_fold", "five_fold"}
     files = [*(ROOT / "search_spaces").glob("*.toml"), *(ROOT / "notebooks").iterdir(), *PAGES]

@@ -58,12 +58,6 @@ def test_every_message_that_a_page_quotes_is_said_by_the_code(page: Path) -> Non
     assert [quote for quote in quotes(page) if not is_said(quote)] == []
 
 
-@pytest.mark.slow
-def test_a_message_that_nobody_says_is_noticed() -> None:
-    assert is_said("… is not a study folder: it has no study.toml.")
-    assert not is_said("… is not a folder of studies: …")
-
-
 def test_every_final_status_is_explained() -> None:
     text = MESSAGES.read_text(encoding="utf-8")
     for status in TrialStatus:
