@@ -8,6 +8,7 @@ import lone_trials
 import numpy as np
 import pytest
 import torch
+from records import asked
 from safetensors import safe_open
 from torch import nn
 from torch.distributions import MultivariateNormal
@@ -27,7 +28,7 @@ from nas_evidence.scores.sample_then_optimise import (
 )
 from nas_evidence.scores.sampling_plan import EnsemblePlan
 from nas_evidence.spec.record import TrialRecord
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.study import DatasetSpec, StudySpec
 
 
 @pytest.mark.parametrize("n_data", [1, 2, 3, 17, 100, 1000])
@@ -120,15 +121,9 @@ def data_of(tmp_path: Path, n: int) -> TensorData:
 
 
 def run(data: TensorData, folder: Path, **plan: object) -> TrialRecord:
-    assignment = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=0, estimators=SAMPLED_KINDS,
-        architecture=ArchitectureSpec(family="linear"),
-        dataset=DatasetSpec(name="npz", path="d.npz"),
-        plan={
-            "likelihood": "gaussian", "epochs": 30, "learning_rate": 0.05, "batch_size": 64,
-            "online": {"every": 10, "curvature": "kfac_ggn"}, **plan,
-        },
-    )  # fmt: skip
+    given = {"likelihood": "gaussian", "epochs": 30, "learning_rate": 0.05, "batch_size": 64}
+    given |= {"online": {"every": 10, "curvature": "kfac_ggn"}} | plan
+    assignment = asked(None, SAMPLED_KINDS, **given)
     return lone_trials.run(assignment, data, folder)
 
 
