@@ -246,20 +246,6 @@ def test_a_driver_that_was_superseded_changes_nothing_more_and_says_who_has_it(
     assert study_status(tmp_path).state == "finished"
 
 
-def test_what_a_superseded_process_had_begun_to_write_counts_for_nobody(tmp_path: Path) -> None:
-    with closing(Log(tmp_path)) as asleep:
-        asleep.write(Launched(trial_id=0, attempt=1))
-        with closing(Log(tmp_path)) as log:
-            log.write(Launched(trial_id=0, attempt=2))
-        with refused("taken-over", os.getpid()):
-            asleep.write(Launched(trial_id=0, attempt=3))
-        asleep._append(asleep._file, Launched(trial_id=0, attempt=4))  # had looked before
-    past = read_log(tmp_path)
-    assert past.state == log.state
-    assert past.state.under_way == {0: 2}
-    assert past.problems == ["line 3 of 000000.jsonl: of a process that was superseded"]
-
-
 @pytest.mark.parametrize("n_before", [0, 1, 2])
 def test_a_process_looks_for_the_very_next_file_however_many_went_before(
     tmp_path: Path, n_before: int

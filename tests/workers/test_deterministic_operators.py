@@ -11,12 +11,13 @@ import pytest
 import torch
 from fake_gpu import FakeGpu
 from lone_trials import ended, mlp_assignment
+from records import asked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, ResourceSpec
 from nas_evidence.workers import worker as worker_module
 from nas_evidence.workers.executor import Launch
 from nas_evidence.workers.shares import MEMORY_FRACTION
@@ -116,12 +117,10 @@ def test_no_operator_of_a_trial_is_without_a_deterministic_kernel(
     family, values, plan = CASES[name]
     real = "likelihood" in plan
     spec = DatasetSpec(name="diabetes" if real else "digits", max_train=60, max_test=20)
-    given = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=1, dataset=spec,
-        architecture=ArchitectureSpec(family=family, values=values),
-        plan={"epochs": 2, "batch_size": 16, "online": {"every": 1}, **plan},
-        estimators=("conditional_evidence", "elpd", "diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl"),
-    )  # fmt: skip
+    scores = ("conditional_evidence", "elpd", "diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl")
+    architecture = ArchitectureSpec(family=family, values=values)
+    defaults = {"epochs": 2, "batch_size": 16, "online": {"every": 1}}
+    given = asked(architecture, scores, seed=1, dataset=spec, **(defaults | plan))
     data = to_tensors(load(spec, seed=0), "cpu")
     with Called() as called:
         trial = Trial.start(given, data, tmp_path)
