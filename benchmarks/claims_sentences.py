@@ -24,7 +24,7 @@ A seed is (topic, study). The topics:
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from claims_folds import limits

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 from fake_gpu import FakeGpu
+from records import asked
 from torch import Tensor
 
 from nas_evidence.data import load
@@ -66,20 +67,12 @@ def assignment(
 ) -> Assignment:  # fmt: skip
     """Return a trial of two epochs, with an update after each."""
     sizes = SIZES.get(family, {}) if values is None else values
-    return Assignment.model_validate(
-        {
-            "trial_id": 3,
-            "attempt": 1,
-            "replicate": replicate,
-            "seed": 11 + replicate,
-            "estimators": estimators,
-            "architecture": ArchitectureSpec(family=family, values=sizes),
-            "dataset": data or DatasetSpec(name="digits"),
-            "plan": {
-                "settle": 0, "epochs": 2, "batch_size": 32, "learning_rate": 0.02, "folds": 2,
-                "online": {"every": 1}, **plan,
-            },
-        }
+    online = {"every": 1}
+    given = {"settle": 0, "epochs": 2, "batch_size": 32, "learning_rate": 0.02, "folds": 2}
+    return asked(
+        ArchitectureSpec(family=family, values=sizes), estimators, trial_id=3,
+        replicate=replicate, seed=11 + replicate, dataset=data or DatasetSpec(name="digits"),
+        **(given | {"online": online} | plan),
     )  # fmt: skip
 
 

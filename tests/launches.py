@@ -4,16 +4,18 @@
 the code that is meant to change them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from fake_gpu import FakeGpu
+from records import asked
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.network import Network, begin
 
@@ -66,14 +68,8 @@ def members_of(
     """Return trainings of one architecture on the GPU, of some numbers of images each."""
     members = []
     for k, size in enumerate(sizes):
-        given = Assignment.model_validate(
-            {
-                "trial_id": 0, "attempt": 1, "replicate": 0, "seed": k, "estimators": (),
-                "architecture": ArchitectureSpec(family=family, values=values),
-                "dataset": DatasetSpec(name="cifar10"),
-                "plan": {"epochs": 9, **plan},
-            }
-        )  # fmt: skip
+        architecture = ArchitectureSpec(family=family, values=values)
+        given = asked(architecture, seed=k, **({"epochs": 9} | plan))
         draw = torch.Generator().manual_seed(k)
         model = build(given.architecture, image, CLASSES, draw).to("cuda")
         members.append(begin(model, data_of(size, image), given.plan, given.seed))
@@ -91,29 +87,31 @@ def traffic_of_epochs(gpu: FakeGpu, members: list[Network], n_epochs: int) -> li
     return found
 
 
-def launches_of(network: str) -> dict[str, int]:
-    """Return the launches of a training step and of each pass over 128 images."""
-    family, values = NETWORKS[network]
+def launches_of(
+    family: str, values: dict[str, object], *, image: tuple[int, ...] = IMAGE, rows: int = ROWS,
+    kinds: Iterable[str] = KINDS,
+) -> dict[str, int]:  # fmt: skip
+    """Return the launches of a training step and of each pass over so many images."""
     with FakeGpu() as gpu:
         epochs = []
         for n_steps in (1, 2):
-            (member,) = members_of(family, values, (n_steps * ROWS,), IMAGE, batch_size=ROWS)
+            (member,) = members_of(family, values, (n_steps * rows,), image, batch_size=rows)
             epochs.append(traffic_of_epochs(gpu, [member], 1)[0].launches)
         found = {STEP: epochs[1] - epochs[0]}
-        model, data = member.model.eval(), data_of(2 * ROWS, IMAGE)
-        for kind in KINDS:
-            passes = [_launches_of_pass(gpu, kind, model, data, n * ROWS) for n in (1, 2)]
+        model, data = member.model.eval(), data_of(2 * rows, image)
+        for kind in kinds:
+            passes = [_launches_of_pass(gpu, kind, model, data, n, rows) for n in (1, 2)]
             found[kind] = passes[1] - passes[0]
     return found
 
 
 def _launches_of_pass(
-    gpu: FakeGpu, kind: str, model: torch.nn.Module, data: TensorData, n: int
+    gpu: FakeGpu, kind: str, model: torch.nn.Module, data: TensorData, n_batches: int, rows: int
 ) -> int:
     gpu.forget()
-    x, y = data.x_train[:n], data.y_train[:n]
+    x, y = (one[: n_batches * rows] for one in (data.x_train, data.y_train))
     draw = torch.Generator().manual_seed(0)
-    curvature_pass(kind, model, x, y, Categorical(), batch_size=ROWS, generator=draw)
+    curvature_pass(kind, model, x, y, Categorical(), batch_size=rows, generator=draw)
     return gpu.launches.total()
 
 
@@ -128,4 +126,4 @@ def table(found: dict[str, dict[str, int]]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(table({network: launches_of(network) for network in NETWORKS}))  # noqa: T201
+    print(table({network: launches_of(*given) for network, given in NETWORKS.items()}))  # noqa: T201

@@ -4,13 +4,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from records import asked, mlp
+from torch import Tensor
+
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import updates_after
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.testing.executor_contract import run_alone as run
 from nas_evidence.training.life import advance
 from nas_evidence.training.network import Network
@@ -23,19 +27,13 @@ def mlp_assignment(
     *estimators: str, trial_id: int = 0, replicate: int = 0, seed: int = 5, width: int = 6,
     **plan: object,
 ) -> Assignment:  # fmt: skip
-    return Assignment(
-        trial_id=trial_id, attempt=1, replicate=replicate, seed=seed, estimators=estimators,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
-        dataset=DatasetSpec(name="digits"),
-        plan={"batch_size": 16, "settle": 0, "online": {"every": 2}, **plan},
-    )  # fmt: skip
+    given = {"batch_size": 16, "settle": 0, "online": {"every": 2}} | plan
+    facts = {"trial_id": trial_id, "replicate": replicate, "seed": seed}
+    return asked(mlp(depth=1, width=width), estimators, **facts, **given)
 
 
 def linear_assignment() -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=2, architecture=ArchitectureSpec(family="linear"),
-        dataset=DatasetSpec(name="digits"), plan=TrainingPlan(), estimators=(), seed=0,
-    )  # fmt: skip
+    return asked(replicate=2)
 
 
 def evaluated(state: Network, given: Assignment) -> list[Evaluation]:
@@ -96,3 +94,14 @@ def of_three_classes(max_train: int) -> TensorData:
     )
     few = tensors.y_train % 3
     return replace(tensors, y_train=few, y_test=tensors.y_test % 3, n_outputs=3)
+
+
+def tensors_of(
+    x: Tensor, y: Tensor, n_train: int | None = None, *, n_outputs: int | None = None
+) -> TensorData:
+    """Rows of labels, or of real targets as they are; the first `n_train` or all to train on."""
+    n, real = len(x) if n_train is None else n_train, y.is_floating_point()
+    width = n_outputs or (y.shape[1] if real else int(y.max()) + 1)
+    one, task = torch.ones(width, dtype=torch.float64), "real" if real else "labels"
+    shape = tuple(x.shape[1:])
+    return TensorData(x[:n], y[:n], x[n:], y[n:], task, width, shape, 0 * one, one)

@@ -5,7 +5,6 @@ they stand, but shorter: few trials of few epochs on few data, in this process i
 Blocks that need what is not here say so in their title.
 """
 
-import re
 import shlex
 import shutil
 import sys
@@ -51,38 +50,6 @@ def test_the_language_and_title_of_every_block_are_known(page: Path) -> None:
         assert not block.title or block.file or block.is_elsewhere, where
         if block.language in ("", "text") and not block.is_commands:
             assert "nas-evidence search " not in block.text.splitlines()[:1], where
-
-
-def test_no_command_hides_in_an_indented_block() -> None:
-    hidden = re.compile(r"^ {4,}(?:nas-evidence|python|pip|make) (?!=).*", re.MULTILINE)
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    found = {p.name: hidden.findall(p.read_text(encoding="utf-8")) for p in pages}
-    assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-def test_a_block_is_taken_apart(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "Say `mine.py`:\n\n```python\nx = 1\n```\n\n- In a list:\n\n"
-        '  ```console title="on a cluster"\n  $ nas-evidence show a \\\n  7  # why\n  ```\n'
-    )
-    code, commands = blocks(page)
-    assert (code.language, code.file, code.text, code.line) == ("python", "mine.py", "x = 1\n", 3)
-    assert (commands.is_elsewhere, commands.line) == (True, 9)
-    assert commands.commands() == [["nas-evidence", "show", "a", "7"]]
-
-
-def test_the_output_of_a_command_is_written_between_its_markers() -> None:
-    text = "{}\n<!-- output: a b | rank -->\nold\n<!-- /output -->\n{}"
-    found = tutorial_output.written(text, {"a b": "rank  trial\n1     2\nend: here"})
-    assert tutorial_output.shown(found) == {"a b": "text\nrank  trial\n"}
-    assert tutorial_output.fixed("rank  trial\n1  x\nhow sure? No.") == {
-        "rank",
-        "trial",
-        "how sure?",
-    }
-    with pytest.raises(KeyError, match="a b"):
-        tutorial_output.written(text, {})
 
 
 def test_a_tutorial_quotes_no_output_but_that_of_its_own_commands() -> None:

@@ -2,10 +2,11 @@
 
 import ast
 import pickle
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from messages import refused
 
 import nas_evidence
 from nas_evidence.plumbing.seals import DamagedError
@@ -15,17 +16,36 @@ from nas_evidence.spec.toml import StudyError
 PACKAGE = Path(nas_evidence.__file__).parent
 
 
+def calls() -> Iterator[tuple[Path, ast.Call]]:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                yield path, node
+
+
 @pytest.mark.slow
 def test_an_error_outside_the_mathematics_has_a_code() -> None:
     """An error of ours has one by its signature, which mypy checks."""
     bare = {
-        f"{path}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
+        f"{path}:{call.lineno}"
+        for path, call in calls()
         if path.parent.name != "maths" and path.name != "encode.py"  # runs without the package
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ValueError"
+        if ast.unparse(call.func) == "ValueError"
     }
     assert bare == set()
+
+
+@pytest.mark.slow
+def test_a_code_has_one_text() -> None:
+    texts = defaultdict[str, set[str]](set)
+    for _, call in calls():
+        match call:
+            case ast.Call(func=ast.Name(id), args=[ast.Constant(str(code)), text, *_]) if (
+                id == "Mistake" or id.endswith("Error")
+            ):
+                texts[code].add(ast.unparse(text))
+    assert len(texts) > 500
+    assert {code: said for code, said in texts.items() if len(said) > 1} == {}
 
 
 @pytest.mark.parametrize(
@@ -39,12 +59,3 @@ def test_a_code_reaches_other_processes(error: UserError) -> None:
     there = pickle.loads(pickle.dumps(error))
     assert type(there) is type(error)
     assert (there.code, there.codes, str(there)) == (error.code, error.codes, str(error))
-
-
-def test_refused_wants_the_code_and_the_values() -> None:
-    error = UserError("no-such-file", "there is no file x.csv; correct the path.")
-    with refused("no-such-file", "x.csv"):
-        raise error
-    for code, value in (("no-numbers", "x.csv"), ("no-such-file", "y.csv")):
-        with pytest.raises(AssertionError), refused(code, value):
-            raise error

@@ -47,9 +47,3 @@ def test_a_room_may_fall_and_not_rise_but_for_docstrings_comments_and_layout(
     assert weigh("x = 1\nz = 3\n", building="nas_evidence/maths")[0] == 0
     assert weigh("x = 1\ny = 2\nz = 3\n", "--lower")[0] == 0
     assert weigh("x = 1\ny = 2\nz = 3\n")[0] == 1
-
-
-def test_what_moves_into_strings_shows_as_text(weigh: Callable[..., tuple[int, str]]) -> None:
-    weigh("x = 1\ny = 2\n", "--lower")
-    code, said = weigh(f"x = '{'1' * 40}'\n")
-    assert (code, "ABOVE" in said) == (1, True)

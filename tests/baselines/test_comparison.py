@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lone_trials import linear_assignment
@@ -23,7 +25,7 @@ from nas_evidence.baselines.comparison import (
 )
 from nas_evidence.baselines.measures import beside
 from nas_evidence.baselines.models import Model, OnFolds, baseline_models, predict_folds
-from nas_evidence.baselines.on_folds import judged_on_folds
+from nas_evidence.baselines.on_folds import _seeds, judged_on_folds
 from nas_evidence.baselines.stored_comparison import is_compared, kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
@@ -37,7 +39,7 @@ from nas_evidence.reporting.headline import worth_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
 from nas_evidence.spec.likelihoods import stored_kind
-from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.tables import read_study_tables, read_table
 from nas_evidence.training.parts import order_of_data
@@ -428,3 +430,34 @@ def test_the_model_card_is_free_of_the_choice_too(chosen_on_folds: Path, tmp_pat
     other = tables.standings.first()[-1].trial_id
     unseen = export_winner(tables, tmp_path / "other", arrays, trial_id=other)["unseen"]
     assert (unseen["chosen_among"], unseen["corrected"]) == (1, True)
+
+
+# --- the seeds of the winner that are compared on folds
+
+
+@dataclass(frozen=True)
+class _Stored:
+    assignment: Assignment
+    held_out: None = None
+
+
+def stored(trial_id: int) -> Winner:
+    given = Assignment(
+        trial_id=trial_id, attempt=1, replicate=0, seed=trial_id, estimators=("two_fold",),
+        architecture=ArchitectureSpec(family="linear", values={}),
+        dataset=DatasetSpec(name="diabetes"), plan={"likelihood": "gaussian", "epochs": 2},
+    )  # fmt: skip
+    return cast(Winner, _Stored(given))
+
+
+def test_the_latest_seeds_of_the_winner_count_and_not_those_that_chose_it() -> None:
+    ids = [3, 7, 11, 12, 13, 20]  # 3 was searched, the race came later; 20 is another architecture
+    trials = pd.DataFrame(
+        {"trial_id": ids, "status": "complete", "architecture_key": ["a"] * 5 + ["b"]}
+    )
+    evidence = pd.DataFrame(
+        {"trial_id": ids, "estimator": "two_fold", "per_datum": -1.0, "value": -30.0}
+    )
+    arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
+    found = list(_seeds(3, arrays, trials, evidence, stored))
+    assert [one.assignment.trial_id for one in found] == [13, 12, 11]

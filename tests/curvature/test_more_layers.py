@@ -4,26 +4,38 @@ Brute force: one datum at a time through autograd. Closed form: the same functio
 linear layers or images. Property: order and batches do not matter.
 """
 
+import contextlib
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import Case
+from cases import Case, case
 from dense_blocks import matrices, run
+from largest_tensor import LargestTensor
 from messages import refused
 from torch import Tensor, nn
 from torch.func import grad, jacrev
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
-from nas_evidence.curvature import curvature_pass, trace_ratios, vmapped
+import nas_evidence
+from nas_evidence.curvature import KINDS, capture, curvature_pass, trace_ratios, vmapped
 from nas_evidence.curvature.capture import layers_of, undisturbed
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layers import AutogradLayer, WholeModel
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.evidence.network_density import flat_log_likelihood, network_density
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.spec.registry import CURVATURES
 
 EXACT = ("diag_ef", "diag_ggn", "kfac_ggn", "kfac_ef", "ekfac_ggn")
 
@@ -458,3 +470,387 @@ def test_an_embedding_that_changes_its_gradients_is_refused(option: dict[str, ob
     c = Case(model, torch.randint(0, 4, (5, 2)), torch.randint(0, 3, (5,)))
     with pytest.raises(ValueError, match=next(iter(option))):
         run("kfac_ggn", c)
+
+
+# --- dense kinds on layers without rules of their own: one datum at a time, the same numbers
+
+
+DENSE = tuple(name for name, kind in CURVATURES.items() if kind.is_dense)
+
+
+class Tied(nn.Module):
+    """One weight, used in two places and transposed in a third, and a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.factor = nn.Parameter(torch.tensor(1.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(torch.tanh(self.layer(x))))
+        return self.head(self.factor * functional.linear(h, self.layer.weight.T))
+
+
+class RecurrentWords(nn.Module):
+    """Embedding, a recurrent layer, and attention, on integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4)
+        self.memory = nn.GRU(4, 4, batch_first=True)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.memory(self.table(x))[0]
+        return self.head(self.attention(h, h, h, need_weights=False)[0].mean(1))
+
+
+class Batch(nn.Module):
+    """Batch normalisation with statistics of its own, between convolutions of other kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular")
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.ConvTranspose2d(4, 3, 2)
+        self.line = nn.Conv1d(3, 3, 2)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.second(torch.relu(self.norm(self.first(x))))
+        return self.line(h.flatten(2)).mean(2)
+
+
+class Routed(nn.Module):
+    """Each datum goes to one of two experts; the first two to the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([weight_norm(nn.Linear(4, 3)) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.experts[int(row[0] > 0)](row[None]) for row in x])
+
+
+def _case(name: str) -> Case:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        y = torch.randint(0, 2, (7,))
+        if name == "tied":
+            return Case(
+                Tied().double(), torch.randn(7, 4).double(), torch.randn(7, 3).double(), 0.6
+            )
+        if name == "words":
+            return Case(RecurrentWords().double(), torch.randint(0, 6, (7, 5)), y)
+        if name == "batch":
+            return Case(Batch().double().eval(), torch.randn(7, 2, 3, 3).double(), y)
+        x = torch.randn(7, 4).double()
+        x[:, 0] = torch.tensor([-1.0, -1, 1, 1, -1, 1, 1])
+        return Case(Routed().double(), x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.crossed
+@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("name", ["tied", "words", "batch", "routed"])
+def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
+    c = _case(name)
+    c.model.train()
+    if name == "batch":
+        c.model.norm.eval()
+    modes = [m.training for m in c.model.modules()]
+    before = {key: value.clone() for key, value in c.model.state_dict().items()}
+    found = c.estimate(kind, batch_size=3)
+    assert_close(c.model.state_dict(), before, rtol=0, atol=0)
+    assert [m.training for m in c.model.modules()] == modes
+    assert all(p.requires_grad and p.grad is None for p in c.model.parameters())
+    c.model.eval()
+    for parameter in c.model.parameters():  # the reference asks for every gradient
+        c.model.register_forward_hook(
+            lambda _m, _a, out, p=parameter: out + 0 * p.sum() if out.ndim == 2 else out
+        )
+    full = reference.full_ggn(c.model, c.x, c.noise_std)
+    if kind == "full_ef":
+        full = reference.full_ef(c.model, c.x, c.y, c.noise_std)
+    blocks = [full] if kind.startswith("full") else reference.tensor_blocks(full, c.model)
+    expected = reference.log_evidence(
+        c.model, c.x, c.y, c.noise_std, c.prior_precision.tolist(), blocks
+    )
+    assert_close(found.value, expected, rtol=1e-10, atol=0)
+
+
+class Shared(nn.Module):
+    """A layer under two names, and a weight in two layers; the forward may fail."""
+
+    def __init__(self, fails_at: int) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.again, self.other, self.head = self.one, nn.Linear(4, 4), nn.Linear(4, 3)
+        self.other.weight = self.one.weight
+        self.left = fails_at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if not self.left:
+            raise ArithmeticError
+        return self.head(torch.tanh(self.other(torch.tanh(self.again(torch.tanh(self.one(x)))))))
+
+
+@pytest.mark.parametrize("fails_at", [0, 2, 4, 5])
+@pytest.mark.parametrize("kind", ["diag_ggn", "full_ef"])
+def test_a_model_with_shared_layers_is_left_as_it_was(kind: str, fails_at: int) -> None:
+    model, x, y = Shared(fails_at), torch.randn(6, 4), torch.randint(0, 3, (6,))
+    before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    values = copy.deepcopy(model.state_dict())
+    with pytest.raises(ArithmeticError) if fails_at else contextlib.nullcontext():
+        curvature_pass(kind, model, x, y, case("mlp").likelihood, batch_size=3)
+    after = model.named_parameters(remove_duplicate=False)
+    assert [(name, id(p)) for name, p in after] == before
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert_close(copy.deepcopy(model).state_dict(), values, rtol=0, atol=0)
+
+
+class Standardised(nn.Module):
+    """Statistics of the batch in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))
+
+
+class OverData(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.ones(4)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.scale * x / x.norm())
+
+
+def test_data_that_see_each_other_are_refused() -> None:
+    x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
+    codes = {"data-of-batch-depend": OverData(), "batch-statistics": Standardised()}
+    for code, model in codes.items():
+        with refused(code):
+            curvature_pass("full_ggn", model, x, y, case("mlp").likelihood, batch_size=3)
+
+
+class Counting(nn.Module):
+    """Buffers written in place and replaced, in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.head(x)
+        self.calls += 1
+        self.last = out[0].detach()
+        return out
+
+
+@pytest.mark.parametrize("kind", ["diag_ef", "full_ggn"])
+def test_buffers_come_back(kind: str) -> None:
+    model, x, y = Counting(), torch.randn(6, 4), torch.randint(0, 3, (6,))
+    kept = model.last
+    curvature_pass(kind, model, x, y, case("mlp").likelihood, batch_size=3, diagnose=True)
+    assert model.calls == 0
+    assert model.last is kept
+    assert_close(kept, torch.zeros(3))
+
+
+# --- many classes in bounded memory; autocast and checkpoints in forward; outputs of other shapes
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(1.3), Gaussian(0.7), Heteroscedastic()])
+@pytest.mark.parametrize("step", [1, 2, 4, 100])
+def test_columns_in_chunks_are_the_columns(likelihood: Likelihood, step: int) -> None:
+    outputs = 3 * torch.randn(5, 6, generator=torch.Generator().manual_seed(0)).double()
+    whole = likelihood.hessian_roots(outputs)
+    parts = [likelihood.hessian_roots(outputs, k, k + step) for k in range(0, len(whole), step)]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.endswith("_mc")])
+def test_a_pass_in_chunks_is_the_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(11, 3).double(), torch.arange(11) % 7
+    tied = _Tied() if kind.startswith(("diag", "block", "full")) else nn.Linear(3, 7)
+    values = []
+    for most in (1 << 23, 1):
+        monkeypatch.setattr(capture, "_COLUMN_ELEMENTS", most)
+        values.append(
+            nas_evidence.estimate_evidence(
+                tied.double(), x, y, likelihood="categorical", curvature=kind,
+                prior_precision=1.3, batch_size=4,
+            ).value
+        )  # fmt: skip
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
+
+
+class _Tied(nn.Module):
+    """Hooks cannot follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(3, 3), nn.Linear(3, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.layer(x).tanh()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ggn"])
+def test_a_thousand_classes_take_64_mib_of_columns(kind: str) -> None:
+    torch.manual_seed(0)
+    x, y, model = torch.randn(64, 4), torch.arange(64), nn.Linear(4, 1000)
+    with LargestTensor() as seen:
+        curvature_pass(kind, model, x, y, Categorical(), batch_size=64)
+    assert seen.largest <= 1 << 23  # all columns of this batch are 64 million
+
+
+class Casting(nn.Module):
+    """bfloat16 inside of forward, whatever the caller does."""
+
+    def __init__(self, convolution: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 2) if convolution else nn.Linear(4, 4)
+        self.norm, self.scale = nn.LayerNorm(4), nn.Parameter(torch.ones(4))
+        self.head, self.casts = nn.Linear(4, 3), True
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.casts):
+            h = self.first(x)
+            h = h.flatten(1) if h.ndim > 2 else h
+            return self.head(self.norm(h.tanh()))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.endswith("_mc")])
+@pytest.mark.parametrize("convolution", [False, True])
+def test_autocast_in_forward_works_up_to_the_rounding_of_bfloat16(
+    kind: str, convolution: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Casting(convolution)
+    del model.scale
+    x = torch.randn(40, 1, 2, 2) if convolution else torch.randn(40, 4)
+    y = torch.arange(40) % 3
+    found = {}
+    for model.casts in (True, False):
+        found[model.casts] = nas_evidence.estimate_evidence(
+            model, x, y, likelihood="categorical", curvature=kind, prior_precision=1.3
+        ).value
+    assert found[True] == pytest.approx(found[False], abs=0.5)
+    assert found[True] != found[False]
+
+
+class Kept(nn.Module):
+    def __init__(self, reentrant: bool | None) -> None:
+        super().__init__()
+        self.first, self.head, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 3), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        def body(h: Tensor) -> Tensor:
+            return torch.tanh(self.first(h))
+
+        if self.reentrant is None:
+            return self.head(body(x))
+        return self.head(checkpoint(body, x, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("kind", ["diag_ef", "diag_ggn", "kfac_ggn", "ekfac_ggn", "full_ggn"])
+def test_checkpoints_in_forward_change_nothing_and_stay(kind: str) -> None:
+    x, y, found = torch.randn(20, 4).double(), torch.arange(20) % 3, []
+    before = vars(torch.utils.checkpoint).copy()
+    for reentrant in (None, True, False):
+        torch.manual_seed(0)
+        model = Kept(reentrant).double()
+        found.append(
+            nas_evidence.estimate_evidence(
+                model, x, y, likelihood="categorical", curvature=kind, prior_precision=1.3
+            ).value
+        )
+    assert found[1:] == pytest.approx([found[0]] * 2, rel=1e-12)
+    assert vars(torch.utils.checkpoint) == before
+    if kind == "full_ggn":
+        full = reference.full_ggn(Kept(None).double(), x, None)
+        assert full.shape == (35, 35)
+        torch.manual_seed(0)
+        model = Kept(None).double()
+        expected = reference.log_evidence(
+            model, x, y, None, [1.3] * 4, [reference.full_ggn(model, x, None)]
+        )
+        assert found[0] == pytest.approx(expected, rel=1e-10)
+
+
+def _estimate(model: nn.Module, y: Tensor, **more: Any) -> None:
+    nas_evidence.estimate_evidence(
+        model, torch.randn(6, 5, 4), y, prior_precision=1.3,
+        **({"likelihood": "categorical", "curvature": "diag_ggn"} | more),
+    )  # fmt: skip
+
+
+class Of(nn.Module):
+    def __init__(self, n_outputs: int, does: Any) -> None:
+        super().__init__()
+        self.head, self.does = nn.Linear(4, n_outputs), does
+
+    def forward(self, x: Tensor) -> Any:
+        return self.does(self.head(x))
+
+
+LABELS = torch.tensor([0, 1, 0, 1, 1, 0])
+
+
+def test_one_logit_is_refused_with_the_network_that_is_the_same() -> None:
+    with refused("one-logit", "one output", "torch.cat([torch.zeros_like(f), f], 1"):
+        _estimate(Of(1, lambda f: f.mean(1)), LABELS)
+    twice = Of(1, lambda f: functional.pad(f.mean(1), (1, 0)))
+    _estimate(twice, LABELS)  # the remedy
+
+
+def test_outputs_of_tokens_are_refused_with_the_remedy() -> None:
+    for model in (Of(2, lambda f: f), Of(2, lambda f: f.movedim(1, 2))):
+        with refused("model-output-shape", "pool the positions", "outputs.flatten(1"):
+            _estimate(model, LABELS)
+    _estimate(Of(2, lambda f: f.mean(1)), LABELS)
+    _estimate(
+        Of(2, lambda f: f.flatten(1)), torch.randn(6, 10), likelihood="gaussian", noise_std=1.0
+    )
+    with refused("model-output-shape", "squeeze"):
+        _estimate(Of(2, lambda f: f[:, 0, 0]), LABELS)
+    with refused("model-output-shape", "a tuple", "logits"):
+        _estimate(Of(2, lambda f: (f.mean(1), f)), LABELS)
+
+
+@pytest.mark.parametrize("label", [-100, -1])
+def test_labels_that_a_loss_ignores_are_refused_with_the_remedy(label: int) -> None:
+    y = LABELS.clone()
+    y[2] = label
+    with refused("labels-out-of-range", label, "ignore_index", "leave its rows out"):
+        _estimate(Of(2, lambda f: f.mean(1)), y)
+
+
+@pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ggn"])
+def test_a_forward_that_frees_a_frozen_parameter_is_refused(kind: str) -> None:
+    class Frees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+            self.first.weight.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.first.weight.requires_grad_(True)
+            return self.head(self.first(x[:, 0]).tanh())
+
+    model = Frees()
+    with refused("forward-frees-parameters", "first.weight"):
+        _estimate(model, LABELS, curvature=kind)
+    assert not any(module._forward_hooks for module in model.modules())

@@ -16,7 +16,6 @@ from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding")
 POWER = 1.7
 
 

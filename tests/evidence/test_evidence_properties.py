@@ -18,8 +18,6 @@ from nas_evidence.curvature import memory as memory_rules
 from nas_evidence.maths.structured import FullKernel, FullMatrix
 from nas_evidence.models.fixup import FixupBias, FixupScale
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-
 EXACT = tuple(k for k in KINDS if not k.endswith("_mc"))
 
 

@@ -108,33 +108,19 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
 
 
 @pytest.mark.parametrize("table", ["evidence", "terms", "curves"])
-def test_a_torn_table_is_one_finding(folder: Path, table: str) -> None:
-    for trial_id in (0, 1):
-        torn(f"{table}/{trial_id:06d}-a1.parquet")(folder)
-    found = verify(folder)
-    assert [finding.place for finding in found] == [
-        f"{table}/{trial_id:06d}-a1.parquet" for trial_id in (0, 1)
-    ]
-    assert [finding.problem[-17:] for finding in found] == [
-        "(rows of trial 0)",
-        "(rows of trial 1)",
-    ]
-
-
-def test_a_torn_part_is_one_finding_that_names_its_trials(folder: Path) -> None:
-    compacted(folder)
-    (part,) = (folder / "evidence").glob("part-*")
-    torn(f"evidence/{part.name}")(folder)
-    (finding,) = verify(folder)
-    assert finding.place == f"evidence/{part.name}"
-    assert "(rows of trial 0, 1, 2" in finding.problem
-
-
-def test_a_missing_table_is_one_finding(folder: Path) -> None:
-    (folder / "evidence" / "000001-a1.parquet").unlink()
-    (finding,) = verify(folder)
-    assert finding.place == "evidence/000001-a1.parquet"
-    assert finding.problem == "missing (rows of trial 1)"
+@pytest.mark.parametrize("merged", [False, True])
+def test_each_damaged_file_of_a_table_is_one_finding_with_its_trials(
+    folder: Path, table: str, merged: bool
+) -> None:
+    if merged:
+        compacted(folder)
+    first, *others = sorted(f"{table}/{path.name}" for path in (folder / table).iterdir())
+    torn(first)(folder)
+    (folder / others[0]).unlink() if others else None
+    problems = {one.place: one.problem for one in verify(folder)}
+    assert problems.keys() == {first, *others[:1]}
+    assert "(rows of trial 0" in problems[first]
+    assert not others or problems[others[0]] == "missing (rows of trial 1)"
 
 
 @pytest.mark.long
@@ -224,6 +210,7 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
     try:
         write_study(finished_study.parent, mix_test_labels=True)
         changed = call(capsys, "verify", folder)
+        resumed = call(capsys, "resume", folder, "--executor", "inline", "--trials", 6)
         (folder / "study.toml").write_text(  # of a version that kept no hash of the file
             re.sub("content = .*", "", (folder / "study.toml").read_text())
         )
@@ -232,9 +219,9 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
         gone = call(capsys, "verify", folder)
     finally:
         data.write_bytes(kept)
-    assert changed[0] == 1
     assert "data set 'npz': " in changed[1]
-    assert "is not the data that this study began with" in changed[1]
+    for code, said in ((changed[0], changed[1]), (resumed[0] - 1, resumed[2])):
+        assert (code, "is not the data that this study began with" in said) == (1, True)
     assert "data set 'npz': not what the trials were trained on (the hash was" in older[1]
     assert changed[2].endswith("restore the data, or start another study with these\n")
     assert "data set" not in gone[1]
@@ -307,34 +294,10 @@ def test_repair_keeps_every_key_that_may_change_and_restores_the_others(
     assert not differences(restored, study)
 
 
-def test_other_data_under_the_same_name_are_refused(
-    folder: Path, finished_study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home = finished_study.parent
-    kept = (home / "data.npz").read_bytes()
-    try:
-        write_study(home, mix_test_labels=True)
-        code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 6)
-    finally:
-        (home / "data.npz").write_bytes(kept)
-    assert code == 2
-    assert "is not the data that this study began with" in said
-
-
 def test_every_row_has_the_hash_of_what_decides_it(folder: Path) -> None:
     hash_of = found(folder)["trials"]["content_hash"]
     assert hash_of.nunique() == 1
     assert (folder / "logs" / f"conditions-{hash_of[0]}.toml").is_file()
-
-
-def test_a_torn_table_of_a_finished_study_runs_its_trial_again_on_resume(
-    folder: Path, cli: Cli
-) -> None:
-    before = found(folder, without=["attempt"])
-    torn("curves/000003-a1.parquet")(folder)
-    text = cli("resume", folder, "--executor", "inline")[0]
-    assert "1 file is damaged, moved to damaged/" in text
-    assert_same(before, found(folder, without=["attempt"]))
 
 
 def test_torn_weights_of_the_winner_block_nothing(folder: Path, cli: Cli) -> None:
@@ -441,14 +404,6 @@ def test_a_study_file_lost_with_its_sealed_copy_comes_back_from_a_backup(
     assert verify(folder) == []
     cli("resume", folder, *HOW)
     assert differing(tables_of(folder), tables_of(finished_study)) == []
-
-
-def test_a_damaged_study_file_is_said_with_the_command_that_restores_it(
-    folder: Path, cli: Cli
-) -> None:
-    spoil(folder / "study.toml")
-    said = "".join(cli("resume", folder, *HOW, code=2))
-    assert f"study.toml is lost or damaged. `nas-evidence repair {folder}` restores it." in said
 
 
 def test_the_lock_that_cannot_be_read_is_taken_over_as_the_sentence_says(

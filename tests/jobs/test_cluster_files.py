@@ -87,28 +87,157 @@ def test_each_file_and_section_says_at_its_head_whether_it_was_ever_run(folder: 
         assert re.search(r"[Nn]ever (built|run)\b|\bRun on\b", head), head
 
 
-# --- ray up
+# --- facts of the files, and the options of their commands
+
+
+def documents(name: str) -> dict[str, Any]:
+    """Return the documents of a file, by kind."""
+    found = yaml.safe_load_all((CLUSTER / name).read_text())
+    return {document.get("kind", ""): document for document in found}
+
+
+def at(value: Any, path: str) -> Any:
+    """Return what stands at `a.b.0.c`."""
+    for key in path.split("."):
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
+RAY_JOB = {
+    "apiVersion": "ray.io/v1",
+    "spec.shutdownAfterJobFinishes": True,
+    "spec.rayClusterSpec.rayVersion": pinned("ray"),
+    "spec.rayClusterSpec.authOptions": {"mode": "token"},
+    "spec.rayClusterSpec.enableInTreeAutoscaling": True,
+    # The driver has its room on a head that runs no trial.
+    "spec.entrypointNumCpus": 0,
+    "spec.rayClusterSpec.headGroupSpec.rayStartParams.num-cpus": "0",
+}
+RAY_JOBS = ("kuberay/rayjob.yaml", "kuberay/own-table.yaml", "kuberay/own-s3.yaml")
+MANIFESTS = (*RAY_JOBS, "kuberay/own-data.yaml")
+#: Of the fields of a pod and of a container those that the files may use.
+POD = {
+    "containers", "imagePullSecrets", "initContainers", "nodeSelector", "restartPolicy",
+    "securityContext", "tolerations", "volumes",
+}  # fmt: skip
+CONTAINER = {
+    "command", "envFrom", "image", "name", "ports", "resources", "securityContext", "volumeMounts",
+}  # fmt: skip
+
+
+def pods(name: str) -> list[dict[str, Any]]:
+    """Return the pods of a file; those of a RayJob are its head and its workers."""
+    found = documents(name)
+    if "RayJob" not in found:
+        return [at(found["Job"], "spec.template.spec")]
+    cluster = found["RayJob"]["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [at(group, "template.spec") for group in groups]
+
+
+def volume_at(pod: dict[str, Any], place: str) -> dict[str, Any]:
+    mounts = {m["mountPath"]: m["name"] for m in at(pod, "containers.0.volumeMounts")}
+    return {volume["name"]: volume for volume in pod["volumes"]}[mounts[place]]
+
+
+@pytest.mark.parametrize("name", RAY_JOBS)
+def test_a_rayjob_is_of_the_pinned_versions_and_tries_again(name: str) -> None:
+    job = documents(name)["RayJob"]
+    assert {path: at(job, path) for path in RAY_JOB} == RAY_JOB
+    assert job["spec"]["backoffLimit"] > 0
+    group = at(job, "spec.rayClusterSpec.workerGroupSpecs.0")
+    assert group["minReplicas"] <= group["replicas"] < group["maxReplicas"]
+    for pod in pods(name):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        memory = volume_at(pod, "/dev/shm")["emptyDir"]
+        assert memory["medium"] == "Memory"
+        limits = at(pod, "containers.0.resources.limits")
+        assert gibibytes(memory["sizeLimit"]) < gibibytes(limits["memory"])
+
+
+def gibibytes(quantity: str) -> int:
+    return int(quantity.removesuffix("Gi"))
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_pod_mounts_what_it_declares_as_an_ordinary_user(name: str) -> None:
+    for pod in pods(name):
+        assert set(pod) <= POD
+        assert pod["securityContext"]["runAsUser"] == 1000
+        assert ("imagePullSecrets" in pod) == ("own" in name)
+        containers = [*pod["containers"], *pod.get("initContainers", [])]
+        assert all(set(container) <= CONTAINER for container in containers)
+        assert {container["image"] for container in containers} == {IMAGE}
+        mounted = {mount["name"] for one in containers for mount in one["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        for one in pod.get("initContainers", []):
+            if one["command"][0] == "sh":
+                subprocess.run(["sh", "-n"], input=one["command"][2], text=True, check=True)
+
+
+def test_the_pods_of_the_rayjobs_have_their_stores_their_gpus_and_their_nodes() -> None:
+    found, (head, worker) = documents(RAY_JOBS[0]), pods(RAY_JOBS[0])
+    assert at(found, "PersistentVolumeClaim.spec.accessModes") == ["ReadWriteMany"]
+    claim = {"claimName": at(found, "PersistentVolumeClaim.metadata.name")}
+    assert [volume_at(pod, "/store")["persistentVolumeClaim"] for pod in (head, worker)] == [
+        claim,
+        claim,
+    ]
+    assert at(head, "containers.0.resources.requests") == {"cpu": "2", "memory": "8Gi"}
+    gpus = int(at(worker, "containers.0.resources.limits")["nvidia.com/gpu"])
+    most = at(found, "RayJob.spec.rayClusterSpec.workerGroupSpecs.0.maxReplicas")
+    assert int(value_of("--workers", entry("kuberay"))) == most * gpus
+    for name, secret in (("own-table", None), ("own-s3", [{"secretRef": {"name": "mine-s3"}}])):
+        head, worker = pods(f"kuberay/{name}.yaml")
+        assert worker["tolerations"]
+        assert worker["nodeSelector"]
+        assert [at(pod, "containers.0").get("envFrom") for pod in (head, worker)] == [secret] * 2
+
+
+def test_the_study_file_of_the_configmap_is_valid_and_lies_where_the_rayjob_reads_it(
+    tmp_path: Path,
+) -> None:
+    from nas_evidence.spec.toml import load_study
+
+    data, job = documents("kuberay/own-data.yaml"), documents("kuberay/own-table.yaml")["RayJob"]
+    ((name, text),) = data["ConfigMap"]["data"].items()
+    (tmp_path / name).write_text(text)
+    study = load_study(tmp_path / name)
+    assert study.resources.gpus == 0
+    head = pods("kuberay/own-table.yaml")[0]
+    assert shlex.split(job["spec"]["entrypoint"])[2] == f"/study/{name}"
+    named = {"name": at(data, "ConfigMap.metadata.name")}
+    assert volume_at(head, "/study")["configMap"] == named
+    claim = {"claimName": at(data, "PersistentVolumeClaim.metadata.name")}
+    assert volume_at(head, "/store")["persistentVolumeClaim"] == claim
+    assert str(study.dataset.path) == "/store/data/mine.csv"
+    assert f":{study.dataset.path}" in section("kuberay")
+
+
+def test_every_command_of_a_file_has_a_verb_and_options_that_exist() -> None:
+    """Those of the pages are tested with all other pages."""
+    task = documents("skypilot/study.yaml")[""]
+    entries = [documents(name)["RayJob"]["spec"]["entrypoint"] for name in RAY_JOBS]
+    for text in (*entries, *re.findall(r"^nas-evidence .*", task["run"], flags=re.MULTILINE)):
+        program, verb, _, *words = shlex.split(text)
+        known = {o for p in typer.main.get_command(app).commands[verb].params for o in p.opts}
+        assert program == "nas-evidence"
+        assert {word for word in words if word.startswith("--")} <= known
+        assert {"--out", "--address", "--steal"} <= {*words}
 
 
 @pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
-def test_ray_up_files_satisfy_rays_own_schema(name: str) -> None:
+def test_ray_up_files_satisfy_rays_own_schema_and_their_heads_count_no_cpus(name: str) -> None:
     import ray.autoscaler
 
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
     text = (CLUSTER / "ray-up" / name).read_text()
     config = yaml.safe_load(text)
-    jsonschema.validate(config, schema)
     optional = r"# ((?:ssh_private_key|KeyName|IamInstanceProfile): )"
     uncommented, n = re.subn(optional, r"\1", text)
     assert n == (5 if name == "aws.yaml" else 0)
-    jsonschema.validate(yaml.safe_load(uncommented), schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(config | {"nonsense": 1}, schema)
-
-
-@pytest.mark.parametrize("name", ["aws.yaml", "machines.yaml"])
-def test_ray_up_heads_count_no_cpus_and_everybody_starts_with_the_token(name: str) -> None:
-    config = yaml.safe_load((CLUSTER / "ray-up" / name).read_text())
+    for one in (config, yaml.safe_load(uncommented)):
+        jsonschema.validate(one, schema)
     head, worker = config["head_start_ray_commands"], config["worker_start_ray_commands"]
     for command in (head[-1], worker[-1]):
         assert command.startswith("RAY_AUTH_MODE=token ray start ")
@@ -120,249 +249,61 @@ def test_ray_up_heads_count_no_cpus_and_everybody_starts_with_the_token(name: st
 
 
 def test_the_aws_file_asks_for_as_many_workers_as_its_command() -> None:
-    config = yaml.safe_load((CLUSTER / "ray-up" / "aws.yaml").read_text())
+    config = documents("ray-up/aws.yaml")[""]
     types = config["available_node_types"]
     assert set(types) == {config["head_node_type"], "gpu"}
-    command = entry_of_section("ray-up")
-    assert command[command.index("--workers") + 1] == str(types["gpu"]["max_workers"])
+    assert value_of("--workers", entry("ray-up")) == str(types["gpu"]["max_workers"])
     assert types["gpu"]["min_workers"] < types["gpu"]["max_workers"] <= config["max_workers"]
 
 
-# --- SkyPilot
-
-
-def test_the_skypilot_task_runs_verbs_and_options_that_exist() -> None:
-    task = yaml.safe_load((CLUSTER / "skypilot" / "study.yaml").read_text())
-    assert set(task) <= {
-        "name", "num_nodes", "resources", "workdir", "envs", "secrets", "setup", "run",
-    }  # fmt: skip
+def test_the_skypilot_task_is_shell_and_has_all_that_it_names() -> None:
+    task = documents("skypilot/study.yaml")[""]
     for part in ("setup", "run"):
         subprocess.run(["bash", "-n"], input=task[part], text=True, check=True)
     assert "constraints.txt" in task["setup"]
-    (command,) = re.findall(r"^nas-evidence .*", task["run"], flags=re.MULTILINE)
-    _, verb, *words = shlex.split(command)
-    known = {
-        name for one in typer.main.get_command(app).commands[verb].params for name in one.opts
-    }
-    options = {word for word in words if word.startswith("--")}
-    assert options <= known
-    assert {"--out", "--address", "--steal"} <= options
+    assert "RAY_AUTH_MODE=token" in task["run"]
     named = set(re.findall(r"\$([A-Z_]+)", task["run"])) - {"PATH"}
     given = {*task["envs"], *task["secrets"]}
     assert {name for name in named if not name.startswith("SKYPILOT_")} <= given
-    assert "RAY_AUTH_MODE=token" in task["run"]
     asked = re.findall(r"--(?:env|secret) ([A-Z_]+)", section("skypilot"))
-    assert {*asked} <= given
-    assert "RAY_AUTH_TOKEN" in asked
+    assert {"RAY_AUTH_TOKEN"} <= {*asked} <= given
 
 
-# --- KubeRay
-
-
-@pytest.fixture
-def manifest() -> dict[str, Any]:
-    documents = yaml.safe_load_all((CLUSTER / "kuberay" / "rayjob.yaml").read_text())
-    return {document["kind"]: document for document in documents}
-
-
-def test_the_rayjob_is_of_the_pinned_versions_and_tries_again(manifest: dict[str, Any]) -> None:
-    job = manifest["RayJob"]
-    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
-    assert job["apiVersion"] == "ray.io/v1"
-    assert spec["backoffLimit"] > 0
-    assert spec["shutdownAfterJobFinishes"] is True
-    assert cluster["rayVersion"] == pinned("ray")
-    assert cluster["authOptions"] == {"mode": "token"}
-    for pod in pods(manifest):
-        assert pod["containers"][0]["image"] == IMAGE
-        assert pod["securityContext"]["runAsNonRoot"] is True
-
-
-def test_the_driver_has_its_room_on_a_head_that_runs_no_trial(manifest: dict[str, Any]) -> None:
-    spec = manifest["RayJob"]["spec"]
-    head, worker = pods(manifest)
-    assert spec["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert spec["entrypointNumCpus"] == 0
-    assert head["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "8Gi"}
-    group = spec["rayClusterSpec"]["workerGroupSpecs"][0]
-    gpus = int(worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
-    command = shlex.split(spec["entrypoint"])
-    assert int(command[command.index("--workers") + 1]) == group["maxReplicas"] * gpus
-    assert group["minReplicas"] <= group["replicas"] < group["maxReplicas"]
-    assert spec["rayClusterSpec"]["enableInTreeAutoscaling"] is True
-
-
-def test_all_pods_share_the_store_and_have_room_for_the_object_store(
-    manifest: dict[str, Any],
-) -> None:
-    claim = manifest["PersistentVolumeClaim"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    for pod in pods(manifest):
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
-        store = volumes[mounts["/store"]]["persistentVolumeClaim"]["claimName"]
-        assert store == claim["metadata"]["name"]
-        memory = volumes[mounts["/dev/shm"]]["emptyDir"]
-        assert memory["medium"] == "Memory"
-        assert gibibytes(memory["sizeLimit"]) < gibibytes(
-            pod["containers"][0]["resources"]["limits"]["memory"]
-        )
-
-
-def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    cluster = manifest["RayJob"]["spec"]["rayClusterSpec"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [group["template"]["spec"] for group in groups]
-
-
-def gibibytes(quantity: str) -> int:
-    return int(quantity.removesuffix("Gi"))
-
-
-OWN = ("own-table.yaml", "own-s3.yaml")
-#: Of the fields of a pod and of a container those that the files may use.
-POD = {
-    "containers", "imagePullSecrets", "initContainers", "nodeSelector", "restartPolicy",
-    "securityContext", "tolerations", "volumes",
-}  # fmt: skip
-CONTAINER = {"command", "envFrom", "image", "name", "ports", "resources", "volumeMounts"}
-
-
-def own_documents(name: str) -> dict[str, Any]:
-    documents = yaml.safe_load_all((CLUSTER / "kuberay" / name).read_text())
-    return {document["kind"]: document for document in documents}
-
-
-@pytest.mark.parametrize("name", ["own-data.yaml", *OWN])
-def test_the_pods_for_own_data_mount_what_they_declare_as_an_ordinary_user(name: str) -> None:
-    found = own_documents(name)
-    of_ray = pods(found) if "RayJob" in found else [found["Job"]["spec"]["template"]["spec"]]
-    for pod in of_ray:
-        assert set(pod) <= POD
-        assert pod["securityContext"]["runAsUser"] == 1000
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        mounted = set()
-        for container in [*pod["containers"], *pod.get("initContainers", [])]:
-            assert set(container) <= CONTAINER | {"securityContext"}
-            assert container["image"] == IMAGE
-            mounted |= {mount["name"] for mount in container["volumeMounts"]}
-        assert mounted == volumes
-        assert pod["imagePullSecrets"] == [{"name": "registry"}]
-    scripts = [
-        one["command"][2]
-        for one in of_ray[0].get("initContainers", [])
-        if one["command"][0] == "sh"
-    ]
-    for script in scripts:
-        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_the_rayjobs_for_own_data_run_options_that_exist_and_try_again(name: str) -> None:
-    job = own_documents(name)["RayJob"]
-    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
-    program, verb, _, *words = shlex.split(spec["entrypoint"])
-    known = {one for p in typer.main.get_command(app).commands[verb].params for one in p.opts}
-    assert program == "nas-evidence"
-    assert {word for word in words if word.startswith("--")} <= known
-    assert {"--out", "--steal"} <= {*words}
-    assert spec["backoffLimit"] > 0
-    assert spec["shutdownAfterJobFinishes"] is True
-    assert cluster["rayVersion"] == pinned("ray")
-    assert cluster["authOptions"] == {"mode": "token"}
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    head, worker = pods({"RayJob": job})
-    assert worker["tolerations"]
-    assert worker["nodeSelector"]
-    secrets = [pod["containers"][0].get("envFrom") for pod in (head, worker)]
-    assert secrets == [[{"secretRef": {"name": "mine-s3"}}] if name == "own-s3.yaml" else None] * 2
-
-
-def test_the_study_file_of_the_configmap_is_valid_and_lies_where_the_rayjob_reads_it(
-    tmp_path: Path,
-) -> None:
-    from nas_evidence.spec.toml import load_study
-
-    data, job = own_documents("own-data.yaml"), own_documents("own-table.yaml")["RayJob"]
-    (name, text), *others = data["ConfigMap"]["data"].items()
-    assert others == []
-    (tmp_path / name).write_text(text)
-    study = load_study(tmp_path / name)
-    assert study.resources.gpus == 0
-    head = pods({"RayJob": job})[0]
-    volumes = {volume["name"]: volume for volume in head["volumes"]}
-    mounts = {
-        one["mountPath"]: volumes[one["name"]] for one in head["containers"][0]["volumeMounts"]
-    }
-    assert shlex.split(job["spec"]["entrypoint"])[2] == f"/study/{name}"
-    assert mounts["/study"]["configMap"] == {"name": data["ConfigMap"]["metadata"]["name"]}
-    claim = {"claimName": data["PersistentVolumeClaim"]["metadata"]["name"]}
-    assert mounts["/store"]["persistentVolumeClaim"] == claim
-    assert str(study.dataset.path) == "/store/data/mine.csv"
-    assert f":{study.dataset.path}" in section("kuberay")
-
-
-# --- Docker
-
-
-@pytest.fixture
-def instructions() -> list[tuple[str, str]]:
+def test_the_image_has_a_pinned_python_and_pins_and_ends_as_an_ordinary_user() -> None:
     text = (CLUSTER / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
-    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
-
-
-def test_the_image_has_a_pinned_python_that_the_project_supports(
-    instructions: list[tuple[str, str]],
-) -> None:
-    word, image = instructions[0]
-    assert word == "FROM"
-    found = re.fullmatch(r"python:(3\.\d+\.\d+)-slim-\w+", image)
-    assert found, image
+    lines = [line.split(None, 1) for line in text.splitlines() if line and line[0] != "#"]
+    said = {word: [what for one, what in lines if one == word] for word, _ in lines}
+    found = re.fullmatch(r"python:(3\.\d+\.\d+)-slim-\w+", said["FROM"][0])
+    assert found, said["FROM"]
     assert SpecifierSet(PROJECT["requires-python"]).contains(found[1])
-
-
-def test_the_image_installs_the_pins_and_ends_as_an_ordinary_user(
-    instructions: list[tuple[str, str]],
-) -> None:
-    users = [what for word, what in instructions if word == "USER"]
-    assert users == ["search"]
-    runs = [what for word, what in instructions if word == "RUN"]
-    assert any("pip install" in what and "-c constraints.txt" in what for what in runs)
-    last_run = max(i for i, (word, _) in enumerate(instructions) if word == "RUN")
-    assert instructions.index(("USER", "search")) > last_run
-
-
-def test_all_that_the_image_copies_exists_and_is_let_through(
-    instructions: list[tuple[str, str]],
-) -> None:
+    assert said["USER"] == ["search"]
+    assert any("pip install" in what and "-c constraints.txt" in what for what in said["RUN"])
+    words = [word for word, _ in lines]
+    assert words.index("USER") > max(i for i, word in enumerate(words) if word == "RUN")
     ignored = (CLUSTER / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
-    let_through = {line[1:] for line in ignored if line.startswith("!")}
-    copied = [what.split()[:-1] for word, what in instructions if word == "COPY"]
-    sources = {source for names in copied for source in names}
+    sources = {source for what in said["COPY"] for source in what.split()[:-1]}
     assert "*" in ignored
-    assert sources == let_through
+    assert sources == {line[1:] for line in ignored if line.startswith("!")}
     assert all((ROOT / source).exists() for source in sources)
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert {PROJECT["readme"], "pyproject.toml", *wheel["packages"]} <= sources
-    assert set(wheel["force-include"]) <= sources, "the wheel cannot be built in the image"
+    needed = {PROJECT["readme"], "pyproject.toml", *wheel["packages"], *wheel["force-include"]}
+    assert needed <= sources, "the wheel cannot be built in the image"
 
 
 # --- the entry commands, executed
 
 
-def entry_of_section(folder: str) -> list[str]:
-    """Return the first `nas-evidence search ...` of a section."""
+def entry(folder: str) -> list[str]:
+    """Return the command of the RayJob, or the first `nas-evidence search ...` of a section."""
+    if folder == "kuberay":
+        return shlex.split(documents(RAY_JOBS[0])["RayJob"]["spec"]["entrypoint"])
     found = re.search(r"nas-evidence search [^'\n]+", section(folder).replace("\\\n", " "))
     assert found, folder
     return shlex.split(found[0])
 
 
-def entry(folder: str) -> list[str]:
-    if folder != "kuberay":
-        return entry_of_section(folder)
-    _, job = yaml.safe_load_all((CLUSTER / "kuberay" / "rayjob.yaml").read_text())
-    return shlex.split(job["spec"]["entrypoint"])
+def value_of(option: str, command: list[str]) -> str:
+    return command[command.index(option) + 1]
 
 
 def here(command: list[str], study: Path, store: Path) -> list[str]:
@@ -414,7 +355,7 @@ def test_the_entry_command_searches_on_the_cluster_that_is_there(
     folder: str, cluster_address: str, tmp_path: Path
 ) -> None:
     command = here(entry(folder), write_study(tmp_path), tmp_path / "study")
-    assert command[command.index("--address") + 1] == "auto"
+    assert value_of("--address", command) == "auto"
     assert "4 trials" in search(command, tmp_path, RAY_ADDRESS=cluster_address)
     assert set(read_table(tmp_path / "study", "trials")["status"]) == {"complete"}
 
@@ -448,6 +389,15 @@ if [[ $1 == show ]]; then echo 127.0.0.1; fi
 }
 
 
+def pretend(home: Path, fakes: dict[str, str]) -> None:
+    """Put programs into `bin`, by the bodies of their scripts."""
+    (home / "bin").mkdir()
+    for name, body in fakes.items():
+        fake = home / "bin" / name
+        fake.write_text(f"#!/usr/bin/env bash\n{body}")
+        fake.chmod(0o755)
+
+
 def test_the_sbatch_script_is_shell_and_asks_to_be_signalled_and_requeued() -> None:
     subprocess.run(["bash", "-n", SBATCH], check=True)
     assert os.access(SBATCH, os.X_OK)
@@ -474,11 +424,7 @@ def run_without_ray(home: Path, **given: str) -> tuple[str, list[str]]:
         "ray": 'echo "ray $1" >> "$CALLS"\nuntil [[ $1 == -- ]]; do shift; done\nshift\n"$@"\n',
         "nas-evidence": 'echo "nas-evidence $* MODULE=${MODULE-} $SLURM_EXPORT_ENV" >> "$CALLS"\n',
     }
-    (home / "bin").mkdir()
-    for name, body in fakes.items():
-        fake = home / "bin" / name
-        fake.write_text(f"#!/usr/bin/env bash\n{body}")
-        fake.chmod(0o755)
+    pretend(home, fakes)
     done = subprocess.run(
         ["bash", SBATCH, "--target", "price"],
         env={
@@ -531,11 +477,7 @@ class Slurm:
 
     def __init__(self, home: Path) -> None:
         self.home, self.store, self.calls = home, home / "store" / "long", home / "calls"
-        for name, body in FAKES.items():
-            fake = home / "bin" / name
-            fake.parent.mkdir(exist_ok=True)
-            fake.write_text(f"#!/usr/bin/env bash\n{body}")
-            fake.chmod(0o755)
+        pretend(home, FAKES)
         (home / "long.toml").write_text(LONG)
 
     @contextlib.contextmanager

@@ -10,7 +10,6 @@ from torch.distributions import Normal
 from torch.testing import assert_close
 
 from nas_evidence.evidence.estimate import estimate_evidence
-from nas_evidence.likelihoods import random_signs
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 
 LIKELIHOOD = Heteroscedastic()
@@ -82,14 +81,6 @@ def test_roots_multiply_to_the_hessian_of_the_log_normaliser_pulled_back(n_targe
         assert_close(roots[:, n].T @ roots[:, n], _matrix(f))
 
 
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_residual_is_the_gradient_of_the_log_likelihood(n_targets: int) -> None:
-    outputs, y = _data(6, n_targets)
-    outputs.requires_grad_()
-    (expected,) = torch.autograd.grad(LIKELIHOOD.log_likelihood(outputs, y), outputs)
-    assert_close(LIKELIHOOD.residual(outputs, y), expected)
-
-
 def test_the_matrix_is_the_expected_square_of_the_residual_and_the_expected_hessian() -> None:
     """Fisher's equality, by Gauss-Hermite quadrature, which is exact here."""
     torch.manual_seed(0)
@@ -153,14 +144,6 @@ def test_the_variance_of_the_mean_is_that_of_its_linearisation() -> None:
         slope = torch.autograd.functional.jacobian(lambda f: LIKELIHOOD.mean(f), f)
         expected = (slope @ covariance[n] @ slope.T).diagonal()
         assert_close(LIKELIHOOD.mean_variance(outputs, covariance)[n], expected)
-
-
-def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots() -> None:
-    outputs, _ = _data(9, 2)
-    signs = random_signs((4, 9), torch.Generator().manual_seed(0))
-    roots = LIKELIHOOD.hessian_roots(outputs)
-    expected = (signs[:, :, None] * roots).sum(0, keepdim=True)
-    assert_close(LIKELIHOOD.signed_root(outputs, signs), expected)
 
 
 def test_extreme_outputs_have_finite_values_and_a_least_precision() -> None:

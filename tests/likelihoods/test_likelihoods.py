@@ -92,16 +92,6 @@ def test_temperature_is_a_divisor_of_the_outputs(temperature: float) -> None:
     assert_close(warm.residual(outputs, labels), expected)
 
 
-@pytest.mark.parametrize("noise_std", [None, 0.4])
-def test_residual_is_the_gradient_of_the_log_likelihood(noise_std: float | None) -> None:
-    outputs = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    labels = torch.randint(0, 3, (6,))
-    likelihood = Categorical() if noise_std is None else Gaussian(noise_std)
-    targets = labels if noise_std is None else torch.randn(6, 3).double()
-    (expected,) = torch.autograd.grad(likelihood.log_likelihood(outputs, targets), outputs)
-    assert_close(likelihood.residual(outputs, targets), expected)
-
-
 def test_residual_of_a_certain_and_right_class_does_not_cancel() -> None:
     outputs = torch.tensor([[100.0, 0.0]], dtype=torch.float64)
     found = Categorical().residual(outputs, torch.tensor([0]))

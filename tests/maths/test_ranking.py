@@ -1,18 +1,34 @@
 """Claims about rank statistics: published values, brute force, properties."""
 
+import math
 from itertools import combinations, permutations
 
+import claims_folds
+import comparison_coverage
 import numpy as np
+import optuna
 import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.importance import PedAnovaImportanceEvaluator
 from scipy import stats
 
 from nas_evidence.maths import ranking
+from nas_evidence.maths.bias_corrected import (
+    N_DRAWS,
+    chosen,
+    draws_of_rows,
+    factor_of_folds,
+    interval_of,
+    mean_left_out,
+)
+from nas_evidence.maths.paired import Paired, expected_variance_of_classes, paired_interval
 from nas_evidence.maths.pareto import on_front
+from nas_evidence.maths.ped_anova import Grid, density, ordered_cells, pearson_divergence
 from nas_evidence.maths.pruning_rule import Rule, judge
 from nas_evidence.maths.ranking import (
     MIN_PAIRS,
@@ -361,3 +377,278 @@ def test_of_many_data_a_rival_that_is_as_good_is_so_in_half_of_the_resamples() -
     plan = resampling_plan(3000, seed=0)
     assert 0.02 < share_at_least_as_good(other, one, y, plan=plan) < 0.98
     assert share_at_least_as_good(worse, one, y, plan=plan) < 0.02
+
+
+# --- claims about paired differences: the interval covers what it says, and holds rare mistakes
+
+
+def test_without_skewness_the_interval_is_students() -> None:
+    values = np.random.default_rng(0).normal(size=40)
+    values = np.concatenate([values, -values])
+    found = paired_interval(values + 3.0)
+    error = values.std(ddof=1) / np.sqrt(80)
+    assert found == pytest.approx((3.0, *stats.t.interval(0.95, 79, 3.0, error)))
+
+
+def test_skewness_moves_the_end_on_its_side_alone() -> None:
+    values = np.random.default_rng(1).exponential(size=60)
+    mean, low, high = paired_interval(values)
+    error = values.std(ddof=1) / np.sqrt(60)
+    below, above = stats.t.interval(0.95, 59, mean, error)
+    assert low == pytest.approx(below)
+    assert high > above + 0.2 * error
+    assert paired_interval(-values) == pytest.approx((-mean, -high, -low))
+
+
+def test_the_further_end_undoes_halls_transformation() -> None:
+    values = np.random.default_rng(2).exponential(size=30)
+    mean, _, high = paired_interval(values)
+    n, skewness = 30, stats.skew(values)
+    a, b = skewness / (3 * math.sqrt(n)), skewness / (6 * math.sqrt(n))
+    t = (mean - high) / values.std(ddof=1) * math.sqrt(n)
+    assert t + a * t**2 + a**2 * t**3 / 3 + b == pytest.approx(-stats.t.ppf(0.975, n - 1))
+
+
+def test_one_datum_says_nothing_and_equal_models_do_not_differ() -> None:
+    assert paired_interval(np.array([2.0])) == (2.0, -math.inf, math.inf)
+    assert paired_interval(np.zeros(9)) == (0.0, 0.0, 0.0)
+    assert paired_interval(np.full(9, 0.1) + 1e-17 * np.arange(9)) == pytest.approx((0.1,) * 3)
+
+
+def test_the_expected_variance_is_that_of_labels_drawn_from_the_believed_mixture() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(3), size=60), rng.dirichlet(np.ones(3), size=60)
+    y = (p.cumsum(1) < rng.random((60, 1))).sum(1)
+    # The weight by brute force: sampled from its prior, weighed by the likelihood.
+    w = rng.random(40_000)
+    rows = np.arange(60)
+    logs = np.log(np.outer(w, p[rows, y]) + np.outer(1 - w, q[rows, y])).sum(1)
+    weight = np.average(w, weights=np.exp(logs - logs.max()))
+    mixed, n = weight * p + (1 - weight) * q, 400_000
+    row = rng.integers(60, size=n)
+    drawn = (mixed[row].cumsum(1) < rng.random((n, 1))).sum(1)
+    gaps = np.log(p[row, drawn] / q[row, drawn])
+    error = np.std((gaps - gaps.mean()) ** 2) / np.sqrt(n)
+    found = expected_variance_of_classes(p, q, y)
+    assert found == pytest.approx(gaps.var(), abs=4 * error + 0.01 * found)
+
+
+def test_a_mistake_too_rare_to_be_seen_counts_for_labels() -> None:
+    sure, even = np.tile([0.99, 0.01], (120, 1)), np.tile([0.97, 0.03], (120, 1))
+    y = np.zeros(120, np.int64)  # as both expect with probability 0.03 to 0.3
+    gaps = np.log(sure[:, 0] / even[:, 0])
+    alone = paired_interval(gaps)
+    held = paired_interval(gaps, expected_variance=expected_variance_of_classes(sure, even, y))
+    assert alone.low == pytest.approx(alone.high)
+    assert held.low < 0.0 < held.high
+
+
+@pytest.mark.slow
+@pytest.mark.crossed
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("situation", comparison_coverage.REAL)
+def test_the_interval_of_real_targets_covers_within_two_points_at_any_noise_ratio(
+    situation: str, ratio: float
+) -> None:
+    n_times = 2000  # four standard errors of a coverage of 0.95 are 0.02
+    found = comparison_coverage.coverage_of("real", situation, ratio, 50, n_times, seed=1)
+    assert found.covered == pytest.approx(0.95, abs=0.02 + 0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("situation", comparison_coverage.LABELS)
+def test_the_interval_of_classes_covers_at_least_two_points_less_than_it_says(
+    situation: str,
+) -> None:
+    found = comparison_coverage.coverage_of("labels", situation, 0.3, 60, 1000, seed=1)
+    assert found.covered > 0.95 - 0.02 - 0.03  # four standard errors
+
+
+# --- claims about cross-validation that is judged on other rows than those that chose
+
+
+def test_each_draw_is_judged_on_the_rows_that_it_leaves_out() -> None:
+    rng = np.random.default_rng(0)
+    own, others = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
+    draws = draws_of_rows(30, seed=1)
+    found = chosen(own, others, draws, winner=int(own.mean(0).argmax()))
+    by_row: list[list[float]] = [[] for _ in own]
+    for b, draw in enumerate(draws):
+        rows = np.repeat(np.arange(30), draw.astype(int))
+        assert len(rows) == 30
+        k, j = own[rows].mean(0).argmax(), others[rows].mean(0).argmax()
+        assert (found.own[b], found.other[b]) == (k, j)
+        left_out = np.setdiff1d(np.arange(30), rows)
+        gaps = own[left_out, k] - others[left_out, j]
+        assert found.gaps[b] == pytest.approx(gaps.mean())
+        for row, gap in zip(left_out, gaps, strict=True):
+            by_row[row].append(gap)
+    assert found.gap == pytest.approx(np.mean([np.mean(each) for each in by_row]))
+    apparent = own.mean(0).max() - others.mean(0).max()
+    assert found.optimism == pytest.approx(apparent - found.gap)
+    assert found.value == pytest.approx(mean_left_out(own, found.own, draws))
+
+
+def test_rows_of_a_group_are_drawn_or_left_out_together() -> None:
+    units = np.array([7, 3, 3, 7, 9, 9, 9, 1])
+    draws = draws_of_rows(8, units)
+    assert 0 < len(draws) <= N_DRAWS
+    for unit in np.unique(units):
+        assert (np.ptp(draws[:, units == unit], axis=1) == 0).all()
+    assert (draws == 0).any(1).all()
+
+
+def test_a_single_group_has_no_rows_left_out() -> None:
+    assert draws_of_rows(5, np.zeros(5, np.int64)).shape == (0, 5)
+
+
+def test_one_architecture_and_one_simple_model_are_judged_on_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    own, others = rng.normal(size=(40, 1)), rng.normal(size=(40, 1))
+    found = chosen(own, others, draws_of_rows(40))
+    assert found.gap == pytest.approx((own - others).mean())
+    assert found.optimism == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_interval_holds_that_of_the_winner_widened_by_the_folds() -> None:
+    rng = np.random.default_rng(0)
+    own, others = rng.normal(size=(40, 1)), rng.normal(size=(40, 1))
+    found, winner = chosen(own, others, draws_of_rows(40)), paired_interval((own - others)[:, 0])
+    low, high = interval_of(found, winner, 1.5)
+    assert low <= winner.mean - 1.5 * (winner.mean - winner.low) + 1e-12
+    assert high >= winner.mean + 1.5 * (winner.high - winner.mean) - 1e-12
+    wide = interval_of(found, Paired(winner.mean, winner.mean, winner.mean), 1.0)
+    assert wide == pytest.approx(tuple(np.quantile(found.gaps, [0.025, 0.975])))
+
+
+def test_the_lower_end_takes_off_what_shared_training_rows_add_to_the_choice() -> None:
+    rng = np.random.default_rng(0)
+    own, none = rng.normal(size=(60, 20)), np.zeros((60, 1))
+    found = chosen(own, none, draws_of_rows(60), winner=int(own.mean(0).argmax()))
+    assert found.optimism > 0.1
+    far = Paired(0.0, -1.0, 1.0)
+    low, high = interval_of(found, far, 2.0)
+    assert (low, high) == pytest.approx((found.gap - found.optimism - 2.0, found.gap + 2.0))
+
+
+def test_a_winner_behind_what_the_mean_chooses_is_judged_by_its_own_rows() -> None:
+    rng = np.random.default_rng(0)
+    own, none = rng.normal(size=(60, 3)) - [2.0, 0.0, 0.5], np.zeros((60, 1))
+    draws, best = draws_of_rows(60), int(own.mean(0).argmax())
+    first, last = (chosen(own, none, draws, winner=k) for k in (best, 0))
+    assert first.behind == 0.0
+    assert last.gap == last.value == pytest.approx(own[:, 0].mean())
+    assert last.behind == pytest.approx(first.value - own[:, 0].mean())
+    point = Paired(0.0, 0.0, 0.0)
+    (low, high), (before, above) = (interval_of(one, point, 1.0) for one in (last, first))
+    assert (low, high) == pytest.approx((before - last.behind, above))
+
+
+@pytest.mark.parametrize(("k", "factor"), [(2, 3**0.5), (5, 1.5), (10, (19 / 9) ** 0.5)])
+def test_the_factor_of_k_folds_is_that_of_nadeau_and_bengio(k: int, factor: float) -> None:
+    naive, corrected = 1 / k, 1 / k + 1 / (k - 1)  # of the variance between the folds
+    assert factor_of_folds([(1, k - 1)] * k) == pytest.approx(factor)
+    assert factor**2 == pytest.approx(corrected / naive)
+
+
+def test_of_equal_architectures_the_winner_is_above_its_truth_but_not_after_the_correction() -> (
+    None
+):
+    rng, n, n_studies, below, corrected = np.random.default_rng(0), 60, 60, 0, 0
+    means, draws, rival = [], draws_of_rows(n)[:300], np.zeros((n, 1))
+    for _ in range(n_studies):  # the truth is 0
+        own = 0.5 * rng.normal(size=(n, 24))
+        winner = paired_interval(own[:, own.mean(0).argmax()])
+        found = chosen(own, rival, draws, winner=int(own.mean(0).argmax()))
+        below += winner.low > 0
+        corrected += interval_of(found, winner, 1.5)[0] > 0
+        means.append((winner.mean, found.gap))
+    assert below > 0.25 * n_studies  # as before the correction; 2.5 % is promised
+    assert corrected <= 0.05 * n_studies
+    (apparent, gap), (_, spread) = np.mean(means, axis=0), np.std(means, axis=0)
+    assert apparent > 0.1
+    assert abs(gap) < 3 * spread / n_studies**0.5
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["real", "classes"])
+def test_where_folds_chose_the_winner_the_truth_is_seldom_below_the_interval(task: str) -> None:
+    found = {one["by"]: one for one in claims_folds.cell(task, 100, 24, 40)}
+    for by, one in found.items():
+        assert one["after"]["below_folds"] <= 0.1, by  # 5 % promised, within 1.6 standard errors
+        assert one["after"]["false_yes_folds"] <= 0.05, by
+    assert found["mean"]["before"]["below_folds"] > 0.2
+    assert found["mean"]["after"]["said"] < found["mean"]["before"]["said"]
+
+
+# --- claims about PED-ANOVA: closed form, and optuna's own evaluator
+
+
+def test_the_divergence_is_the_variance_of_the_ratio() -> None:
+    cells, axis = np.array([0, 0, 1, 2, 2, 2]), Grid(3, ordered=False)
+    p, q = np.array([2 + 1 / 3, 1 / 3, 1 / 3]) / 3, np.array([2, 1, 3]) / 6
+    q = (6 * q + 1 / 3) / 7
+    found = pearson_divergence(cells, axis, n_best=2)
+    assert_allclose(found, ((p - q) ** 2 / q).sum())
+    drawn = np.random.default_rng(0).choice(3, size=200_000, p=q)
+    assert_allclose(np.var((p / q)[drawn]), found, rtol=0.02)
+    assert pearson_divergence(cells, axis, n_best=6) == 0
+
+
+@pytest.mark.parametrize("axis", [Grid(7, ordered=True), Grid(7, ordered=False)])
+def test_a_density_sums_to_one_and_is_positive_where_nobody_looked(axis: Grid) -> None:
+    found = density(np.array([2, 2, 3, 2]), axis)
+    assert_allclose(found.sum(), 1)
+    assert found.argmax() == 2
+    assert found.min() > 0
+
+
+def test_a_density_of_categories_is_their_counts_and_one_more_spread_over_all() -> None:
+    found = density(np.array([0, 0, 2]), Grid(4, ordered=False))
+    assert_allclose(found, np.array([2.25, 0.25, 1.25, 0.25]) / 4)
+
+
+def study(n: int = 60) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(3)
+    values = {
+        "depth": rng.integers(1, 9, size=n).astype(float),
+        "width": np.exp(rng.uniform(np.log(4), np.log(256), size=n)).round(),
+        "rate": rng.uniform(0, 1, size=n),
+    }
+    score = 3 * np.log(values["width"]) - 0.5 * (values["depth"] - 4) ** 2
+    return values, score
+
+
+def test_the_importances_are_those_of_optuna() -> None:
+    values, score = study()
+    domains = {
+        "depth": IntDistribution(1, 8),
+        "width": IntDistribution(4, 256, log=True),
+        "rate": FloatDistribution(0, 1),
+    }
+    axes = {"depth": Grid(8, True), "width": Grid(9, True), "rate": Grid(50, True)}
+    cells = {
+        name: ordered_cells(
+            list(values[name]),
+            low=domain.low,
+            high=domain.high,
+            log=domain.log,
+            m=axes[name].cells,
+        )
+        for name, domain in domains.items()
+    }
+    oracle = optuna.create_study(direction="maximize")
+    types = {"depth": int, "width": int, "rate": float}
+    for i, value in enumerate(score):
+        params = {name: types[name](values[name][i]) for name in domains}
+        oracle.add_trial(
+            optuna.create_trial(params=params, distributions=domains, value=float(value))
+        )
+    best_first = np.argsort(-score)
+    for share in (0.1, 0.25):
+        expected = PedAnovaImportanceEvaluator(target_quantile=share).evaluate(oracle)
+        n_best = round(share * len(score))
+        for name, axis in axes.items():
+            found = share**2 * pearson_divergence(cells[name][best_first], axis, n_best=n_best)
+            assert_allclose(found, expected[name], rtol=1e-6, err_msg=name)

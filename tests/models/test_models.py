@@ -1,23 +1,47 @@
 """The families: published parameter counts, seeded initialisation, honest reasons."""
 
+import copy
 import csv
+import functools
+import io
 import math
 import re
+import shutil
+import sys
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from cases import GOLDEN_FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lone_trials import tensors_of
+from messages import refused
+from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.testing import assert_close
 
-from nas_evidence.models import FAMILIES, build, count_parameters, infeasible
+import nas_evidence
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.capture import undisturbed
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.models import FAMILIES, build, count_parameters, infeasible, skeleton
 from nas_evidence.models.cnn import CELLS, CellMean
 from nas_evidence.models.fixup import FixupBias, FixupScale
+from nas_evidence.models.layout import laid_out
+from nas_evidence.models.modes import in_training_mode
 from nas_evidence.models.resnet import Block
-from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec
+from nas_evidence.plumbing.tensor_seals import read_tensors
+from nas_evidence.spec.domains import Choice
+from nas_evidence.spec.families import add_family
+from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec, TrainingPlan
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import begin
+from nas_evidence.training.own_family import tried_networks
+from nas_evidence.training.stacked import can_stack
 
 IMAGE = (3, 12, 12)
 SMALL = {
@@ -286,3 +310,336 @@ def test_reason_names_rule_and_value(spec: ArchitectureSpec, shape: tuple[int, .
 @pytest.mark.parametrize("family", ["mlp", "linear"])
 def test_vectors_are_accepted(family: str):
     assert build(small(family), (13,), 3, seeded())(torch.zeros(2, 13)).shape == (2, 3)
+
+
+# --- channels last in memory: another order of the same numbers
+
+
+SHAPE = (2, 9, 8)
+NETWORKS = {
+    "cnn": ArchitectureSpec(family="cnn", values={"depth": 2, "width": 3}),
+    "resnet": ArchitectureSpec(family="resnet", values={"depth": 8, "width": 8}),
+}
+
+
+def network(name: str) -> nn.Module:
+    model = build(NETWORKS[name], SHAPE, 3, torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # no weight stays at Fixup's zeros
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=random)
+    return model
+
+
+def is_last(model: nn.Module) -> bool:
+    weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d)]
+    return all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(2)
+    return torch.randn(7, *SHAPE, generator=random), torch.arange(7) % 3
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_with_channels_last_computes_the_same(name: str) -> None:
+    last = network(name)
+    first = laid_out(copy.deepcopy(last), channels_last=False)
+    assert is_last(last)
+    assert all(p.is_contiguous() for p in first.parameters())
+    x, y = examples()
+    torch.testing.assert_close(last(x), first(x), rtol=1e-5, atol=1e-6)
+    for model in (last, first):
+        nn.functional.cross_entropy(model(x), y).backward()
+    for one, other in zip(last.parameters(), first.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.crossed
+@pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn", "ekfac_ggn"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_curvature_does_not_depend_on_the_order_of_channels(name: str, kind: str) -> None:
+    last = network(name).double()
+    first = laid_out(copy.deepcopy(last), channels_last=False)
+    x, y = examples()
+    found, expected = (
+        curvature_pass(kind, model, x.double(), y, Categorical(), batch_size=4).curvature.trace()
+        for model in (last, first)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
+
+
+def test_the_order_survives_steps_and_checkpoints() -> None:
+    model = network("cnn")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = examples()
+    for _ in range(2):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    content = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, content)
+    content.seek(0)
+    state = torch.load(content, weights_only=True)
+    again = build(NETWORKS["cnn"], SHAPE, 3, torch.Generator().manual_seed(5))
+    again.load_state_dict(state["model"])
+    resumed = torch.optim.SGD(again.parameters(), lr=0.1, momentum=0.9)
+    resumed.load_state_dict(state["optimiser"])
+    for one, other in ((model, optimiser), (again, resumed)):
+        other.zero_grad()
+        nn.functional.cross_entropy(one(x), y).backward()
+        other.step()
+    assert is_last(again)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert one.stride() == other.stride()
+        assert torch.equal(one, other)
+
+
+def test_stored_weights_have_the_usual_order(tmp_path: Path) -> None:
+    model = network("resnet")
+    stored = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_file(stored, tmp_path / "model.safetensors")
+    again = build(NETWORKS["resnet"], SHAPE, 3, torch.Generator().manual_seed(5))
+    again.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    x, _ = examples()
+    assert torch.equal(again(x), model(x))
+
+
+def test_narrow_residual_networks_keep_channels_first() -> None:
+    narrow = ArchitectureSpec(family="resnet", values={"depth": 8, "width": 4})
+    model = build(narrow, SHAPE, 3, torch.Generator().manual_seed(0))
+    assert all(p.is_contiguous() for p in model.parameters())
+
+
+# --- A family whose networks use a weight twice is trained, kept, exported and loaded
+
+
+MODULE = """
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self, n_outputs):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(4, n_outputs)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).tanh()).tanh())
+
+
+class Shared:
+    domains = {"kind": ["tied", "twice"]}
+
+    def build(self, values, input_shape, n_outputs):
+        if values["kind"] == "tied":
+            return Tied(n_outputs)
+        layer = nn.Linear(4, 4)
+        return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, n_outputs))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_shared_weights_are_kept_exported_and_loaded_with_the_spread_of_autograd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "study"
+    home.mkdir()
+    (home / "sharing.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(home)
+    import sharing
+
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = x @ [1.0, -1, 0.5, 0] + 0.1 * np.random.default_rng(1).normal(size=60)
+    study = nas_evidence.search(
+        x, y, families=[sharing.Shared], n_trials=2, test_fraction=0.3, out=out,
+        executor="inline", progress=False,
+        settings={
+            "plan.epochs": 3, "finalists": 0, "replicates": 1, "estimators": ["elpd", "diag_ef"],
+            "objective": "elpd", "plan.online.curvature": "diag_ggn_mc",
+        },
+    )  # fmt: skip
+    assert len(study.ranking) == 2
+    for trial, row in study.ranking.set_index("trial_id").iterrows():
+        kind = row["kind"]
+        study.export(out / kind, trial_id=int(trial))
+        stored = read_tensors(out / kind / "model.safetensors")[0]
+        expected = {"tied": 4 * 4 + 2 * 4 + 5, "twice": 4 * 4 + 4 + 5}[kind]
+        assert row["n_parameters"] == expected
+        assert "n_constants" not in (out / kind / "architecture.toml").read_text()
+        assert sum(name.startswith("model.") for name in stored) == 6
+        predictor = nas_evidence.Predictor.load(out / kind, allow_code=True)
+        assert np.isfinite(predictor.predict(x[:3]).std).all()
+        exported = nas_evidence.load_exported(out / kind, allow_code=True)
+        assert sum(p.numel() for p in exported.model.parameters()) == expected
+        of_posterior = predictor.posterior
+        z = torch.tensor(x[:3], dtype=torch.float32)
+        found = of_posterior.output_covariance(exported.model, z)[:, 0, 0]
+        model: nn.Module = exported.model.double()
+        wanted = [dict(model.named_parameters())[name] for name in of_posterior.names]
+        sigma = of_posterior.tensors["covariance"]
+        for i in range(3):
+            f = model(z[i : i + 1].double())[0, 0]
+            j = torch.cat([g.flatten() for g in torch.autograd.grad(f, wanted)])
+            torch.testing.assert_close(found[i], j @ sigma @ j, rtol=1e-4, atol=0)
+
+
+# --- A family with constants: a frozen part is neither trained nor counted, and travels as it is
+
+
+FROZEN = """
+import io
+import pkgutil
+
+import torch
+from torch import nn
+
+
+class OnFile:
+    domains = {"width": [2, 3]}
+
+    def build(self, values, input_shape, n_outputs):
+        trunk = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Tanh())
+        content = pkgutil.get_data(__name__, "trunk.pt")
+        trunk.load_state_dict(torch.load(io.BytesIO(content), weights_only=True))
+        trunk.requires_grad_(False).eval()
+        width = values["width"]
+        return nn.Sequential(
+            trunk, nn.Linear(5, width), nn.Dropout(0.1), nn.Tanh(), nn.Linear(width, n_outputs)
+        )
+"""
+
+
+def trunk() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        made = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Tanh())
+        made[1].running_mean.normal_()
+        made[1].running_var.uniform_(0.5, 2)
+    return made
+
+
+class Partly:
+    """The first layer is a constant; its normalisation and dropout stay in evaluation mode."""
+
+    domains = {"width": [2, 3], "free": [0, 1]}  # noqa: RUF012
+
+    def build(self, values: dict, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+        fixed = trunk().requires_grad_(False).eval()
+        head = nn.Linear(5, n_outputs).requires_grad_(bool(values["free"]))
+        return nn.Sequential(fixed, nn.Dropout(0.1), head)
+
+
+@functools.cache
+def frozen_architecture(free: int = 1) -> ArchitectureSpec:
+    add_family("x:Partly", Partly)
+    return ArchitectureSpec(family="x:Partly", values={"width": 2, "free": free})
+
+
+def test_only_free_parameters_are_parameters_of_a_network_of_a_study() -> None:
+    model = build(frozen_architecture(), (4,), 3, torch.Generator().manual_seed(0))
+    assert [name for name, _ in model.named_parameters()] == ["2.weight", "2.bias"]
+    assert count_parameters(frozen_architecture(), (4,), 3) == 18
+    meta = skeleton(frozen_architecture(), (4,), 3)
+    assert {t.device.type for t in meta.state_dict().values()} == {"meta"}
+    names = [*nn.Sequential(trunk(), nn.Dropout(), nn.Linear(5, 3)).state_dict()]
+    assert sorted(model.state_dict()) == sorted(names)
+
+
+def test_modules_that_build_returns_in_evaluation_mode_stay_in_it() -> None:
+    model = build(frozen_architecture(), (4,), 3, torch.Generator().manual_seed(0))
+    with undisturbed(model):
+        pass
+    in_training_mode(model.eval())
+    assert [m.training for m in model.modules()] == [True, *[False] * 5, True, True]
+    before = model[0][1].running_mean.clone()
+    model(torch.randn(6, 4))
+    assert_close(model[0][1].running_mean, before, rtol=0, atol=0)
+
+
+class Plain:
+    """Only layers that otherwise train side by side."""
+
+    domains = {"layer": ["none", "0", "2", "0.bias"]}  # noqa: RUF012
+
+    def build(self, values: dict, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, n_outputs))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(values["layer"]))
+        return model
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "0.bias"])
+def test_folds_with_constants_train_one_after_another(layer: str) -> None:
+    add_family("x:Plain", Plain)
+    for name, expected in ((layer, False), ("none", True)):
+        given = ArchitectureSpec(family="x:Plain", values={"layer": name})
+        model = build(given, (4,), 3, torch.Generator().manual_seed(0))
+        assert can_stack(model) is expected
+        plan = TrainingPlan(epochs=2, batch_size=8, likelihood="categorical")
+        random = torch.Generator().manual_seed(1)
+        x, y = torch.randn(20, 4, generator=random), torch.arange(20) % 3
+        states = [begin(copy.deepcopy(model), tensors_of(x, y), plan, seed=7) for _ in range(2)]
+        assert train_epochs(states) == [None, None]
+        for key, value in model.state_dict().items():
+            same = torch.equal(value, states[1].model.state_dict()[key])
+            assert same is key.startswith(name)
+
+
+def test_a_family_without_a_free_parameter_is_one_sentence() -> None:
+    add_family("x:Partly", Partly)
+    domains = {"width": Choice(options=(2,)), "free": Choice(options=(0,))}
+    with refused("family-without-parameters", "requires_grad=True"):
+        tried_networks("x:Partly", domains, (4,), 3)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_head_on_weights_from_a_file_is_searched_exported_and_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, out = tmp_path / "home", tmp_path / "study"
+    home.mkdir()
+    (home / "on_file.py").write_text(FROZEN)
+    content = io.BytesIO()
+    torch.save(trunk().state_dict(), content)
+    (home / "trunk.pt").write_bytes(content.getvalue())
+    monkeypatch.syspath_prepend(home)
+    import on_file
+
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = x @ [1.0, -1, 0.5, 0] + 0.1 * np.random.default_rng(1).normal(size=60)
+    estimators = ["conditional_evidence", "elpd", "kfac_ggn", "diag_ef"]
+    search = functools.partial(
+        nas_evidence.search, x, y, families=[on_file.OnFile], n_trials=2, test_fraction=0.3,
+        out=out, executor="inline",
+        settings={"plan.epochs": 5, "finalists": 0, "estimators": estimators},
+    )  # fmt: skip
+    study = search()
+    ranked = study.ranking
+    assert ranked["conditional_evidence"].notna().all()
+    assert sorted(ranked["n_parameters"]) == [15, 22]
+    study.report()
+    study.export()
+    given = trunk().state_dict()
+    shutil.rmtree(home)
+    sys.modules.pop("on_file")
+    exported = nas_evidence.load_exported(out / "export", allow_code=True)
+    stored = {n.removeprefix("model.0."): t for n, t in exported.state_dict().items()}
+    for name, tensor in given.items():
+        assert_close(stored[name], tensor, rtol=0, atol=0)
+    assert (out / "export/code/trunk.pt").read_bytes() == content.getvalue()
+    predicted = nas_evidence.Predictor.load(out / "export", allow_code=True).predict(x[:5])
+    np.testing.assert_allclose(predicted.mean, study.predict(x[:5]).mean, rtol=1e-5)
+    assert np.isfinite(predicted.std).all()
+
+    home.mkdir()
+    (home / "on_file.py").write_text(FROZEN)
+    (home / "trunk.pt").write_bytes(content.getvalue() + b"\0")
+    import on_file
+
+    with refused("code-changed", "trunk.pt"):
+        search(families=[on_file.OnFile])

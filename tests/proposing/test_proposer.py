@@ -279,21 +279,6 @@ def test_a_failure_is_not_learnt_from() -> None:
     assert draws(shown(study(), [*results, failed])) == draws(shown(study(), results))
 
 
-@pytest.mark.slow
-def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
-    spec = study(family={"mlp": WIDE["mlp"]}, minimise=("n_parameters",))
-    points = list(islice(quasi_random_points(spec), 40))
-    cheap = shown(spec, [(p, ProposalResult((0.0, float(p.values["width"])))) for p in points])
-    dear = shown(
-        spec, [(p, ProposalResult((0.0, 1e4 / float(p.values["width"])))) for p in points]
-    )
-    means = [
-        sum(math.log(float(x.draw(seed).values["width"])) for seed in range(30)) / 30
-        for x in (cheap, dear)
-    ]
-    assert means[0] < means[1] - 1
-
-
 # --- warm start ---------------------------------------------------------------------------------
 
 

@@ -4,21 +4,37 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
+from lone_trials import (
+    assert_parking_changes_nothing,
+    ended,
+    mlp_assignment,
+    of_three_classes,
+    run,
+    trained_part,
+)
 from messages import refused
+from records import asked
 from scipy.stats import norm
 
 from nas_evidence.data import load
+from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.data.units import Units
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.likelihoods.predictive import Classes
+from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.tensor_seals import read_tensors
-from nas_evidence.scores import folds
+from nas_evidence.scores import folds, scale_choice
 from nas_evidence.scores.folds import (
+    OUTPUTS,
     SCALES,
+    SPREAD,
+    Folds,
     FoldTask,
     LogPredictive,
     all_folds,
@@ -26,9 +42,17 @@ from nas_evidence.scores.folds import (
     fold_tasks,
     log_predictive,
 )  # fmt: skip
-from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan, derive_seed
-from nas_evidence.training.parts import order_of_data
+from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.study import (
+    Assignment,
+    DatasetSpec,
+    StudySpec,
+    TrainingPlan,
+    derive_seed,
+)
+from nas_evidence.training import parts
+from nas_evidence.training.parts import new_network, order_of_data, part_of
 from nas_evidence.workers.trial import Trial
 
 SCORES = ("two_fold", "heldout_10", "five_fold")
@@ -373,3 +397,180 @@ def test_outputs_on_folds_and_on_test_data_are_in_full_precision(
         setting.fp32_precision = before
     assert len(seen) > 3
     assert set(seen) == {"ieee"}
+
+
+# --- real targets of a fold on a scale: units, and what the network without the fold may know
+
+
+def arrays_of(y: np.ndarray, *, log: bool) -> ArrayData:
+    """Return targets [n, 1] of random inputs, without test rows."""
+    x = np.random.default_rng(0).normal(size=(len(y), 2)).astype(np.float32)
+    return ArrayData(
+        "npz", x, y, x[:0], y[:0], task="real", n_outputs=1, input_shape=(2,),
+        mean=np.zeros(2, np.float32), std=np.ones(2, np.float32), y_mean=y.mean(0),
+        y_std=y.std(0), fitted_scale=fit("log", y) if log else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.7), Heteroscedastic()])
+def test_both_densities_of_a_fold_have_the_log_jacobian(
+    likelihood: Gaussian | Heteroscedastic,
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    width = 2 if isinstance(likelihood, Heteroscedastic) else 1
+    outputs, targets = (torch.randn(5, k, generator=random) for k in (width, 1))
+    plain = log_predictive(outputs, targets, likelihood)
+    scaled = log_predictive(outputs, targets, likelihood, -12.5)
+    assert plain.as_trained == pytest.approx(float(likelihood.log_likelihood(outputs, targets)))
+    assert scaled.as_trained == pytest.approx(plain.as_trained - 12.5)
+    assert scaled.log_predictive == pytest.approx(plain.log_predictive - 12.5)
+
+
+def test_means_of_a_fold_are_held_to_the_range_of_the_other_rows_alone() -> None:
+    """A mean far above all targets ends at the bound of the scale that the other rows have."""
+    plan = {"likelihood": "gaussian", "epochs": 2, "folds": 2, "settle": 0, "online": {"every": 2}}
+    given = asked(None, ["two_fold"], seed=3, **plan)
+    n = 24
+    task = all_folds("two_fold", order_of_data(n, given))[0]
+    y = np.exp(np.random.default_rng(1).normal(size=(n, 1)))
+    y[int(task.predicted[0])] = 1e4  # seen by no network without the fold
+    data = to_tensors(arrays_of(y, log=True), "cpu")
+    run = new_network(*part_of(task.trained, data, given, task.purpose))
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.fill_(1e3 * float(parameter.ndim == 1))  # a bias
+    folds = Folds(["two_fold"], Context(new_network(data, given), given))
+    folds._predict(run, data, task)
+    known = fit("log", y[task.trained.numpy()])
+    highest = (known.highest - known.centre) / known.spread
+    assert folds.unseen is not None
+    np.testing.assert_allclose(folds.unseen[task.predicted, 0], highest.item(), rtol=1e-5)
+
+
+def test_the_lead_of_a_scale_is_per_datum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standardised noise has -½ log 2πe = -1.42 nats a datum, whatever the number of rows."""
+    monkeypatch.setattr(scale_choice, "CURVES", ("identity",))
+    y = np.random.default_rng(2).normal(size=(40, 1))
+    spec = StudySpec.model_validate(
+        {
+            "name": "noise", "objective": "conditional_evidence", "n_trials": 1,
+            "dataset": {"name": "npz", "path": "data"}, "family": {"linear": {}},
+            "plan": {"likelihood": "gaussian", "epochs": 2, "settle": 0, "learning_rate": 1e-4},
+        }
+    )  # fmt: skip
+    found = scale_choice.chosen_scale(spec, arrays_of(y, log=False)).values["identity"]
+    assert found == pytest.approx(-0.5 * math.log(2 * math.pi * math.e), abs=0.4)
+
+
+# --- scores of data with groups or times: who is predicted from whom, and what is added
+
+
+#: Rows of every test.
+N = 50
+
+
+def in_groups() -> Units:
+    return Units(np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5)))
+
+
+def in_time() -> Units:
+    return Units(np.random.default_rng(0).permutation(np.repeat(np.arange(25), 2)), in_time=True)
+
+
+def unit_data(units: Units | None) -> TensorData:
+    return replace(of_three_classes(N), units=units)
+
+
+def given(*names: str, **plan: object) -> Assignment:
+    return mlp_assignment(*names, **({"epochs": 3} | plan))  # type: ignore[arg-type]
+
+
+def found_in(record: TrialRecord, name: str) -> EvidenceEstimate:
+    found = record.final_estimate(name)
+    assert found is not None
+    return found
+
+
+def densities(found: EvidenceEstimate, term: str) -> dict[str, float]:
+    return {t.group: t.value for t in found.terms if t.term == term}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "term"), [("five_fold", "log_predictive"),
+                                            ("conditional_evidence", "log_density")])  # fmt: skip
+def test_blocks_in_time_add_up_and_the_first_is_only_learned_from(
+    name: str, term: str, tmp_path: Path
+) -> None:
+    found = found_in(run(given(name, folds=5), unit_data(in_time()), tmp_path), name)
+    each = densities(found, term)
+    assert [*each] == ["fold 2", "fold 3", "fold 4", "fold 5"]
+    assert found.value == pytest.approx(sum(each.values()))
+    assert found.per_datum == pytest.approx(found.value / 40)
+    assert found.note.endswith("in 4 blocks in time")
+
+
+def test_groups_are_averaged_as_folds_are(tmp_path: Path) -> None:
+    found = found_in(run(given("five_fold"), unit_data(in_groups()), tmp_path), "five_fold")
+    each = densities(found, "log_predictive")
+    assert len(each) == 5
+    assert found.value == pytest.approx(sum(each.values()) / 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("units", [in_groups(), in_time()])
+def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predicts(
+    units: Units, tmp_path: Path
+) -> None:
+    assignment, tensors = given("five_fold"), unit_data(units)
+    each = densities(found_in(run(assignment, tensors, tmp_path), "five_fold"), "log_predictive")
+    order = parts.order_of_data(N, assignment, units)
+    task = fold_tasks("five_fold", order, assignment.plan, units)[-1]
+    part = parts.part_of(task.trained, tensors, assignment, task.purpose)
+    alone = trained_part(part)
+    alone.model.eval()
+    outputs = alone.model(tensors.x_train[task.predicted]).detach()
+    likelihood = Categorical()
+    by_hand = log_predictive(outputs, tensors.y_train[task.predicted], likelihood)
+    assert each[f"fold {task.number}"] == pytest.approx(by_hand.log_predictive, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two_fold", "heldout_10", "five_fold", "conditional_evidence"])
+def test_no_score_learns_from_later_rows(name: str, tmp_path: Path) -> None:
+    """The latest rows change what is predicted of them, but no density of the earlier blocks."""
+    units = in_time()
+    plain = run(given(name, folds=5), unit_data(units), tmp_path / "plain")
+    poisoned = unit_data(units)
+    inputs = poisoned.x_train.clone()
+    inputs[torch.from_numpy(units.of >= 23)] = 1e3
+    record = run(given(name, folds=5), replace(poisoned, x_train=inputs), tmp_path / "poisoned")
+    one, other = (found_in(r, name) for r in (plain, record))
+    terms = [
+        {(t.term, t.group): t.value for t in found.terms if t.term != "output_scale"}
+        for found in (one, other)
+    ]
+    late = {group for _, group in terms[0]} and max(group for _, group in terms[0])
+    assert {k: v for k, v in terms[0].items() if k[1] != late} == {
+        k: v for k, v in terms[1].items() if k[1] != late
+    }
+    assert one.value != other.value
+
+
+@pytest.mark.slow
+def test_a_trial_keeps_no_prediction_of_the_first_block(tmp_path: Path) -> None:
+    units = in_time()
+    trial = Trial.start(given("conditional_evidence", folds=5), unit_data(units), tmp_path)
+    ended(trial)
+    kept = read_tensors(tmp_path / "model.safetensors")[0]
+    assert (kept[f"kept/{SPREAD}"][torch.from_numpy(units.of < 5)] == 0).all()
+    assert (kept[f"kept/{SPREAD}"][torch.from_numpy(units.of >= 5)] > 0).all()
+    assert kept[f"kept/{OUTPUTS}"].shape == (N, 3)
+
+
+@pytest.mark.parametrize(("units", "says"), [(None, ""), (in_groups(), "groups are divided")])
+def test_the_code_of_the_first_epoch_says_that_it_divides_groups(
+    units: Units | None, says: str, tmp_path: Path
+) -> None:
+    found = found_in(run(given("sotl"), unit_data(units), tmp_path), "prequential_epoch1")
+    assert says in found.note
+    assert bool(says) == bool(found.note)

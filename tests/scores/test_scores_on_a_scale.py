@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lone_trials import assert_parking_changes_nothing, run, trained_part
+from records import asked
 from scipy.stats import multivariate_normal
 
 from nas_evidence.data.arrays import ArrayData
@@ -30,7 +31,7 @@ from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_network, order_of_data, part_of
 from nas_evidence.training.predict_rows import outputs_of, predict_rows
@@ -65,13 +66,9 @@ def log_normal(n: int, scale: TargetScaleName = "log", unit: float = 1.0) -> Ten
 
 def assignment_of(*estimators: str, family: str = "linear", **plan: object) -> Assignment:
     values = {} if family == "linear" else {"depth": 1, "width": 5}
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=estimators,
-        architecture=ArchitectureSpec(family=family, values=values),
-        dataset=DatasetSpec(name="npz", path="data"),
-        plan={"likelihood": "gaussian", "batch_size": 16, "epochs": 6, "folds": 2, "settle": 0,
-              "online": {"every": 2}, **plan},
-    )  # fmt: skip
+    given = {"likelihood": "gaussian", "batch_size": 16, "epochs": 6, "folds": 2, "settle": 0}
+    architecture = ArchitectureSpec(family=family, values=values)
+    return asked(architecture, estimators, seed=3, **(given | {"online": {"every": 2}} | plan))
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])

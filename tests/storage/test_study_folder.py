@@ -13,6 +13,7 @@ from typing import Any
 
 import fakes
 import pytest
+from commands import contents
 from fakes import (
     FakeExecutor,
     FakeProposer,
@@ -190,10 +191,6 @@ class Thief(FakeExecutor):
         return super().poll(timeout)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 class Mover(FakeExecutor):
     """Somebody moves the folder of a study in the midst of it."""
 
@@ -247,20 +244,6 @@ def test_a_driver_that_was_superseded_changes_nothing_more_and_says_who_has_it(
     assert read_log(tmp_path).problems == []
     assert finished(tmp_path).keys() == set(range(4))
     assert study_status(tmp_path).state == "finished"
-
-
-def test_what_a_superseded_process_had_begun_to_write_counts_for_nobody(tmp_path: Path) -> None:
-    with closing(Log(tmp_path)) as asleep:
-        asleep.write(Launched(trial_id=0, attempt=1))
-        with closing(Log(tmp_path)) as log:
-            log.write(Launched(trial_id=0, attempt=2))
-        with refused("taken-over", os.getpid()):
-            asleep.write(Launched(trial_id=0, attempt=3))
-        asleep._append(asleep._file, Launched(trial_id=0, attempt=4))  # had looked before
-    past = read_log(tmp_path)
-    assert past.state == log.state
-    assert past.state.under_way == {0: 2}
-    assert past.problems == ["line 3 of 000000.jsonl: of a process that was superseded"]
 
 
 @pytest.mark.parametrize("n_before", [0, 1, 2])

@@ -5,6 +5,7 @@ import math
 import pytest
 import reference
 import torch
+from lone_trials import tensors_of
 from messages import refused
 from records import asked, mlp
 from scipy.optimize import minimize
@@ -25,11 +26,7 @@ from nas_evidence.training.online import passes_of, update_hyperparameters
 
 
 def data_of(x: Tensor, y: Tensor) -> TensorData:
-    one = torch.ones(y.shape[1] if y.is_floating_point() else 3, dtype=torch.float64)
-    return TensorData(
-        x, y, x[:0], y[:0], task="real" if y.is_floating_point() else "labels",
-        n_outputs=len(one), input_shape=tuple(x.shape[1:]), y_mean=0 * one, y_std=one,
-    )  # fmt: skip
+    return tensors_of(x, y, n_outputs=y.shape[1] if y.is_floating_point() else 3)
 
 
 def assignment(**plan: object) -> Assignment:

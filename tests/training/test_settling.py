@@ -13,13 +13,18 @@ import numpy as np
 import pytest
 import reference
 import torch
+from lone_trials import tensors_of
 from records import asked
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.models import build
 from nas_evidence.spec.schedule import interval, stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
@@ -31,12 +36,13 @@ from nas_evidence.training.mode import (
     gradient_cost,
     log_joint,
     newton_decrement,
+    parameters_of,
     preconditioner,
     write_parameters,
 )
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import passes_of, rescaled_precision, update_and_follow
-from nas_evidence.training.quasi_newton import Descent, History, Start, descend
+from nas_evidence.training.quasi_newton import Descent, History, Start, _direction, descend
 from nas_evidence.training.settling import (
     CLOSER,
     NEAR_MODE,
@@ -62,10 +68,7 @@ def labels(images: bool = False) -> TensorData:
     logits = x[:, :4] @ torch.randn(4, 3, generator=random) * 1.5
     y = (logits + torch.randn(150, 3, generator=random)).argmax(1)
     x = x.view(-1, 1, 6, 6) if images else x[:, :6]
-    zero, one = torch.zeros(3).double(), torch.ones(3).double()
-    return TensorData(
-        x[:100], y[:100], x[100:], y[100:], "labels", 3, tuple(x.shape[1:]), zero, one
-    )
+    return tensors_of(x, y, 100, n_outputs=3)
 
 
 def real() -> TensorData:
@@ -74,8 +77,7 @@ def real() -> TensorData:
     y = torch.sin(x) @ torch.randn(5, 2, generator=random)
     y += 0.3 * torch.randn(120, 2, generator=random)
     y = (y - y[:80].mean(0)) / y[:80].std(0)
-    zero, one = torch.zeros(2).double(), torch.ones(2).double()
-    return TensorData(x[:80], y[:80], x[80:], y[80:], "real", 2, (5,), zero, one)
+    return tensors_of(x, y, 80)
 
 
 def scheduled(data: TensorData, family: str = "mlp", **plan: object) -> tuple[Network, Assignment]:
@@ -223,8 +225,7 @@ def test_a_linear_network_settles_without_noise(seed: int) -> None:
     x = torch.randn(120, 5, generator=random)
     y = x @ torch.randn(5, 1, generator=random) + 0.3
     y = (y - y.mean()) / y.std()
-    zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    data = TensorData(x[:100], y[:100], x[100:], y[100:], "real", 1, (5,), zero, one)
+    data = tensors_of(x, y, 100)
     training, assignment = scheduled(data, "linear")
     settling = settled(training, data, assignment)
     assert training.noise_std < 1e-6
@@ -590,8 +591,7 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
     """For a linear network Σ x xᵀ times each step, so that a later noise can use it."""
     random = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 3, generator=random), torch.randn(30, 1, generator=random)
-    zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    data = TensorData(x, y, x[:0], y[:0], "real", 1, (3,), zero, one)
+    data = tensors_of(x, y)
     given = asked(
         ArchitectureSpec(family="linear", values={}), likelihood="gaussian", epochs=2,
         online={"every": 2},
@@ -605,3 +605,232 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
     inputs = torch.cat([x, torch.ones(30, 1)], 1).double()  # weights, then the bias
     expected = found.steps.double() @ (inputs.T @ inputs)
     torch.testing.assert_close(found.changes.double(), expected, rtol=2e-2, atol=1e-3)
+
+
+# --- networks that settle side by side: the same losses and modes, and none disturbs another
+
+
+FEW_EPOCHS = 4
+SIZES = (60, 41, 60)
+POWER = 0.7
+
+
+def data_of(task: str, n: int, seed: int) -> TensorData:
+    random = torch.Generator().manual_seed(seed)
+    x, way = torch.randn(n, 5, generator=random), torch.randn(5, 3, generator=random)
+    y = x @ way + 0.5 * torch.randn(n, 3, generator=random)
+    y = y.argmax(1) if task == "labels" else y / y.std(0)
+    return tensors_of(x, y, n_outputs=3)
+
+
+def joints_of(task: str, values: dict[str, int], dtype: torch.dtype) -> dict[int, LogJoint]:
+    """Log joints of different data, hyperparameters and numbers of rows."""
+    found = {}
+    for k, n in enumerate(SIZES):
+        random = torch.Generator().manual_seed(k)
+        width = 6 if task == "pairs" else 3
+        architecture = ArchitectureSpec(family="mlp", values=values)
+        model = build(architecture, (5,), width, random).to(dtype)
+        p = sum(parameter.numel() for parameter in model.parameters())
+        data, spread = data_of(task, n, k), 0.4 + 0.3 * k
+        likelihood = {
+            "real": Gaussian(spread), "labels": Categorical(spread), "pairs": Heteroscedastic(),
+        }[task]  # fmt: skip
+        precision = torch.rand(p, generator=random, dtype=torch.float64)
+        found[k] = LogJoint(
+            model, data.x_train, data.y_train, likelihood, precision, POWER, rows=25
+        )
+    return found
+
+
+@pytest.mark.parametrize("task", ["labels", "real", "pairs"])
+@pytest.mark.parametrize("members", [(0, 1, 2), (1, 2), (1,)])
+def test_losses_and_gradients_side_by_side_are_those_of_each_alone(
+    task: str, members: tuple[int, ...]
+) -> None:
+    joints = joints_of(task, {"depth": 2, "width": 7}, torch.float64)
+    random = torch.Generator().manual_seed(9)
+    at = {
+        k: torch.randn(len(joints[k].precision), generator=random, dtype=torch.float64)
+        for k in members
+    }
+    all_of_them = LogJoints(joints)
+    found, values = all_of_them.gradients(at), all_of_them.values(at)
+    assert tuple(found) == tuple(values) == members
+    for k, (value, gradient) in found.items():
+        right, slope = joints[k].value_and_gradient(at[k])
+        assert math.isclose(value, right, rel_tol=1e-12)
+        assert math.isclose(values[k], right, rel_tol=1e-12)
+        assert_close(gradient, slope, atol=1e-10, rtol=1e-10)
+
+
+def settler_of(task: str, k: int, family: str = "mlp") -> Network:
+    """A network after its schedule, about to settle."""
+    data = data_of(task, SIZES[k], 20 + k)
+    plan = TrainingPlan.model_validate({
+        "likelihood": "gaussian" if task == "real" else "categorical",
+        "epochs": FEW_EPOCHS, "batch_size": 16, "learning_rate": 0.02, "online": {"every": 2},
+    })  # fmt: skip
+    values = {"depth": 1, "width": 6} if family == "mlp" else {}
+    given = asked(ArchitectureSpec(family=family, values=values), seed=k, plan=plan)
+    model = build(given.architecture, (5,), 3, torch.Generator().manual_seed(k))
+    training = begin(model, data, plan, given.seed, family=family)
+    for stop in stops(plan):
+        train_epoch(training, n_epochs=stop.epoch - training.epoch)
+        update_and_follow(training, due=stop.update)
+    begin_settling(training, 8.0 * FEW_EPOCHS)
+    return training
+
+
+def settled_together(settlers: list[Network], *, resume: bool = False) -> list[Tensor]:
+    """Settle side by side to the end; return θ of each."""
+    left = dict(enumerate(settlers))
+    while left:
+        done = settle_slices(list(left.values()))
+        for (k, one), over in zip(list(left.items()), done, strict=True):
+            if resume:
+                restore(one, copy.deepcopy(state_of(one)))
+            if over:
+                del left[k]
+    return [parameters_of(one) for one in settlers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["labels", "real"])
+def test_linear_networks_side_by_side_settle_where_each_would_alone(task: str) -> None:
+    together = settled_together([settler_of(task, k, "linear") for k in range(3)])
+    for k, theta in enumerate(together):
+        alone = settled_together([settler_of(task, k, "linear")])[0]
+        assert_close(theta, alone, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["labels", "real"])
+def test_a_group_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: str) -> None:
+    whole = settled_together([settler_of(task, k) for k in range(3)])
+    resumed = settled_together([settler_of(task, k) for k in range(3)], resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+@pytest.mark.slow
+def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> None:
+    settlers = [settler_of("real", k) for k in range(3)]
+    broken = settlers[1].settling
+    broken.scheduled_evidence = -math.inf
+    with torch.no_grad():
+        next(settlers[1].model.parameters()).fill_(math.nan)
+    assert settle_slices(settlers) == [False, True, False]
+    assert (broken.kept, broken.evidence) == ("scheduled", None)
+    assert all(bool(one.settling.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
+
+
+@pytest.mark.slow
+def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    descended: list[int] = []
+
+    def stuck(losses: LogJoints, starts: Mapping[int, Start]) -> dict[int, Descent]:
+        descended.extend(starts)
+        return {k: Descent(s.theta, s.history, 1, True, math.inf) for k, s in starts.items()}
+
+    monkeypatch.setattr(module, "descend", stuck)
+    settlers = [settler_of("real", k) for k in range(3)]
+    settlers[1].settling.double = True
+    settle_slices(settlers)
+    assert sorted(descended) == [0, 1, 2]
+    assert all(one.settling.double for one in settlers)
+
+
+# --- the direction of L-BFGS
+
+
+P = 6
+
+
+def problem(n_updates: int, seed: int) -> tuple[Tensor, Start]:
+    """A gradient, and updates of a quadratic loss c y₁ + D s; the preconditioner is wrong."""
+    g = torch.Generator().manual_seed(seed)
+    root = torch.randn(P, P, generator=g, dtype=torch.float64)
+    precision = torch.rand(P, generator=g, dtype=torch.float64) + 0.1
+    steps = torch.randn(n_updates, P, generator=g, dtype=torch.float64)
+    gradient = torch.randn(P, generator=g, dtype=torch.float64)
+    diagonal = torch.rand(P, generator=g, dtype=torch.float64) + 0.1
+    history = History(steps, steps @ root @ root.T)
+    start = Start(steps[0], history, lambda v: v / diagonal, precision, 0.7, 10, 0.0)
+    return gradient, start
+
+
+def inverse_hessian(start: Start) -> Tensor:
+    """The matrix B [P, P] of the BFGS updates of the preconditioner, one pair after the other."""
+    eye = torch.eye(P, dtype=torch.float64)
+    b = torch.stack([start.precondition(column) for column in eye], 1)
+    for step, change in zip(start.history.steps, start.history.changes, strict=True):
+        y = start.likelihood_scale * change + start.precision * step
+        if (curvature := float(step @ y)) > 0:
+            left = eye - torch.outer(step, y) / curvature
+            b = left @ b @ left.T + torch.outer(step, step) / curvature
+    return b
+
+
+@pytest.mark.parametrize("n_updates", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_product_with_the_matrix_of_the_bfgs_updates(n_updates: int, seed: int) -> None:
+    gradient, start = problem(n_updates, seed)
+    expected = inverse_hessian(start) @ gradient
+    assert_close(_direction(gradient, start.history, start), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_pair_of_negative_curvature_is_left_out() -> None:
+    gradient, start = problem(4, 0)
+    changes = start.history.changes.clone()
+    changes[2] = -10 * changes[2]
+    start = Start(**{**vars(start), "history": History(start.history.steps, changes)})
+    expected = inverse_hessian(start) @ gradient
+    assert_close(_direction(gradient, start.history, start), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_newest_change_of_the_gradient_gives_the_newest_step() -> None:
+    _, start = problem(3, 1)
+    step, change = start.history.steps[-1], start.history.changes[-1]
+    newest = start.likelihood_scale * change + start.precision * step
+    assert_close(_direction(newest, start.history, start), step, rtol=1e-9, atol=1e-9)
+
+
+def test_without_pairs_it_is_that_of_the_preconditioner() -> None:
+    gradient, start = problem(1, 2)
+    none = History.none(gradient)
+    assert_close(_direction(gradient, none, start), start.precondition(gradient))
+
+
+class Quadratic:
+    """½ θᵀ (2 K + D) θ, with K the curvature of the likelihood at unit noise and c = 2."""
+
+    def __init__(self, hessian: Tensor) -> None:
+        self.hessian = hessian
+
+    def values(self, at: Mapping[int, Tensor]) -> dict[int, float]:
+        return {k: 0.5 * float(theta @ self.hessian @ theta) for k, theta in at.items()}
+
+    def gradients(self, at: Mapping[int, Tensor]) -> dict[int, tuple[float, Tensor]]:
+        return {k: (self.values(at)[k], self.hessian @ theta) for k, theta in at.items()}
+
+
+def test_pairs_keep_the_part_of_the_likelihood_alone() -> None:
+    """So they stay true when the prior changes."""
+    curvature, prior = torch.diag(torch.tensor([1.0, 5.0])).double(), torch.tensor([3.0, 0.5])
+    prior = prior.double()
+    losses = Quadratic(2 * curvature + torch.diag(prior))
+    theta = torch.ones(2).double()
+    start = Start(theta, History.none(theta), lambda v: v / 10, prior, 2.0, 5, 0.0)
+    history = descend(losses, {0: start})[0].history
+    assert len(history.steps) >= 2
+    assert_close(history.changes, history.steps @ curvature)
+
+
+def test_a_step_that_raises_the_loss_a_little_is_not_taken() -> None:
+    """The first step overshoots from 1 to -1.0001."""
+    losses, theta = Quadratic(torch.eye(1).double()), torch.ones(1).double()
+    start = Start(theta, History.none(theta), lambda v: 2.0001 * v, theta, 1.0, 2, 0.0)
+    found = descend(losses, {0: start})[0]
+    assert abs(float(found.theta)) < 0.1

@@ -2,24 +2,39 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fake_gpu import FakeGpu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lone_trials import ended, linear_assignment, mlp_assignment, tensors_of, trained_part
+from records import asked
 from torch import Tensor, nn
 
+from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.models import FAMILIES, build, infeasible
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ArchitectureSpec,
-    Assignment,
     DatasetSpec,
     TrainingPlan,
 )
+from nas_evidence.training import loop, together
 from nas_evidence.training.loop import (
     DivergedError,
     learning_rate,
@@ -28,8 +43,20 @@ from nas_evidence.training.loop import (
     train_epochs,
 )
 from nas_evidence.training.network import Hyper, Network, begin
+from nas_evidence.training.optimiser import Optimiser
+from nas_evidence.training.parts import part_of
+from nas_evidence.training.perceptrons import Perceptrons
 from nas_evidence.training.stacked import can_stack
-from nas_evidence.training.together import GRADIENT_CLIP, gains_alike, is_stacked, n_together
+from nas_evidence.training.together import (
+    GRADIENT_CLIP,
+    Batch,
+    Program,
+    gains_alike,
+    is_stacked,
+    n_together,
+    totals_of,
+)
+from nas_evidence.workers.trial import Trial
 
 EPOCHS = 3
 
@@ -47,13 +74,8 @@ def members_of(
     members = []
     architecture = random_architecture(draw, data)
     for k, size in enumerate(sizes):
-        given = Assignment(
-            trial_id=0, attempt=1, replicate=0, seed=1000 * seed + k, estimators=(),
-            architecture=architecture, dataset=DatasetSpec(name="digits"),
-            plan={
-                "batch_size": 16, "epochs": 6, "learning_rate": 0.02, "temperature": 1.3, **plan,
-            },
-        )  # fmt: skip
+        defaults = {"batch_size": 16, "epochs": 6, "learning_rate": 0.02, "temperature": 1.3}
+        given = asked(architecture, seed=1000 * seed + k, **(defaults | plan))
         rows = torch.randperm(len(data.x_train), generator=draw)[:size]
         x, y = data.x_train[rows].to(dtype), data.y_train[rows]
         if given.plan.likelihood == "gaussian":
@@ -245,13 +267,9 @@ def test_a_network_that_may_train_beside_others_has_the_same_bits_as_alone(n_out
         draw, members = torch.Generator().manual_seed(0), []
         for k in range(n):
             x, y = (torch.randn(96 - 8 * k, size, generator=draw) for size in (28, n_outputs))
-            data = TensorData(
-                x, y, x[:0], y[:0], "real", n_outputs, (28,), torch.zeros(n_outputs).double(),
-                torch.ones(n_outputs).double(),
-            )  # fmt: skip
             model = build(ArchitectureSpec(family="linear", values={}), (28,), n_outputs, draw)
             plan = TrainingPlan(likelihood="gaussian", batch_size=16, epochs=3, settle=0)
-            members.append(begin(model, data, plan, k))
+            members.append(begin(model, tensors_of(x, y), plan, k))
         train_epochs(members, n_epochs=3)
         ends.append(members[0].model.state_dict())
     same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
@@ -291,14 +309,12 @@ def perceptron(n: int, seed: int, d: int, width: int, batch_size: int, task: str
     draw = torch.Generator().manual_seed(seed)
     x, real = torch.randn(n, d, generator=draw), torch.randn(n, 2, generator=draw)
     y = real if task == "real" else real.argmax(1)
-    scale = torch.zeros(2).double(), torch.ones(2).double()
-    data = TensorData(x, y, x[:0], y[:0], "real" if task == "real" else "labels", 2, (d,), *scale)
     made_of = ArchitectureSpec(family="mlp", values={"width": width, "depth": 2})
     plan = TrainingPlan(
         likelihood="gaussian" if task == "real" else "categorical",
         batch_size=batch_size, epochs=6, learning_rate=0.02, settle=0,
     )  # fmt: skip
-    return begin(build(made_of, (d,), 2, draw), data, plan, seed)
+    return begin(build(made_of, (d,), 2, draw), tensors_of(x, y, n_outputs=2), plan, seed)
 
 
 def test_networks_whose_gradient_is_not_written_out_are_not_said_to_have_the_same_bits() -> None:
@@ -339,3 +355,245 @@ def test_networks_train_together_as_far_as_they_gain(
         assert n_together(model.to("cuda"), data.x_train[:1].to("cuda"), 128, n) == n
     wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 2048))
     assert n_together(wide, data.x_train[:1], 128, n) == 1
+
+
+# --- trainings on parts of the data, side by side: how far each trains, and what it ends as
+
+
+def test_every_training_reaches_the_stop_and_none_goes_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Groups of two end with the epoch in which one diverges, each at its own."""
+    any_data, plan = SimpleNamespace(x_train=[0]), SimpleNamespace(batch_size=1)
+    networks: list[Any] = [
+        SimpleNamespace(epoch=0, model=None, data=any_data, plan=plan) for _ in range(6)
+    ]
+    diverges_at = {0: 3, 2: 5}
+
+    def epochs(group: Sequence[Any], n_epochs: int, n_apart: int) -> list[DivergedError | None]:
+        ends = [diverges_at.get(_number(networks, one), 99) for one in group]
+        last = min([group[0].epoch + n_epochs, *ends])
+        found = [DivergedError("far") if end == last else None for end in ends]
+        for one, error in zip(group, found, strict=True):
+            one.epoch = last - (error is not None)
+        return found
+
+    monkeypatch.setattr(loop, "n_together", lambda *_: 2)
+    monkeypatch.setattr(loop, "_train_group", epochs)
+    found = train_epochs(networks, n_epochs=8)
+    assert [k for k, error in enumerate(found) if error is not None] == [0, 2]
+    assert [network.epoch for network in networks] == [2, 8, 4, 8, 8, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "likelihood", "settle", "epochs", "n"),
+    # In each the last update moves the precisions.
+    [
+        ("linear", "categorical", 0, 6, 90),
+        ("mlp", "categorical", 0, 4, 40),
+        ("mlp", "gaussian", 1, 4, 40),
+    ],
+)
+def test_a_network_of_a_fold_is_that_of_the_main_training_on_the_same_rows(
+    family: str, likelihood: str, settle: float, epochs: int, n: int, tmp_path: Path
+) -> None:
+    """To the bit, also where the last epoch updates: it may settle from there."""
+    name = "digits" if likelihood == "categorical" else "diabetes"
+    spec = DatasetSpec.model_validate({"name": name, "max_train": 100, "max_test": 1})
+    given = mlp_assignment(epochs=epochs, likelihood=likelihood, settle=settle)
+    if family == "linear":
+        given = given.model_copy(update={"architecture": linear_assignment().architecture})
+    part = part_of(torch.arange(n), to_tensors(load(spec, seed=0), "cpu"), given, "part")
+    trial = Trial.start(part[1], part[0], tmp_path)
+    ended(trial)
+    fold, main = trained_part(part), trial.network
+    assert main is not None
+    assert stops(given.plan)[-1].update
+    for one, other in zip(fold.model.parameters(), main.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(fold.hyper.precision, main.hyper.precision)
+    assert fold.hyper.scale == main.hyper.scale
+
+
+def _number(networks: Sequence[Any], one: Any) -> int:
+    return next(k for k, network in enumerate(networks) if network is one)
+
+
+# --- the written-out gradient of perceptrons is that of autograd
+
+
+def a_perceptron(*widths: int) -> nn.Sequential:
+    parts: list[nn.Module] = [nn.Flatten()]
+    for n_in, n_out in pairwise(widths):
+        parts += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
+
+
+def written_out(
+    models: list[nn.Sequential], likelihood: Likelihood | None = None
+) -> tuple[Perceptrons, Tensor]:
+    parameters = [list(model.parameters()) for model in models]
+    theta = torch.stack([torch.cat([p.detach().flatten() for p in row]) for row in parameters])
+    likelihood = Categorical() if likelihood is None else likelihood
+    return Perceptrons(theta, [p.shape for p in parameters[0]], likelihood), theta
+
+
+@pytest.mark.slow
+@given(
+    n=st.integers(1, 4),
+    widths=st.lists(st.integers(1, 5), min_size=2, max_size=5),
+    labels=st.booleans(),
+    padded=st.booleans(),
+    spread=st.sampled_from([None, 0.3, 2.5]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_equals_autograd_for_any_shape_spread_and_padding(
+    n: int, widths: list[int], labels: bool, padded: bool, spread: float | None, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    models = [a_perceptron(*widths).double() for _ in range(n)]
+    x = torch.randn(n, 4, widths[0], dtype=torch.float64)
+    y = torch.randint(widths[-1], (n, 4)) if labels else torch.randn(n, 4, widths[-1]).double()
+    is_real = torch.tensor([[1.0, 1, 1, k % 2] for k in range(n)]).double() if padded else None
+    scale = None if spread is None else torch.full((n, 1), spread, dtype=torch.float64)
+    likelihood = Categorical() if labels else Gaussian(1.0)
+    batch = Batch(0, x, y, (4,) * n, is_real)
+    outputs = torch.stack([model(each) for model, each in zip(models, x, strict=True)])
+    expected = likelihood.nll(outputs, y, scale, batch.mean)
+    loss = expected if scale is None else scale[:, 0].square() * expected
+    parts = torch.autograd.grad(loss.sum(), [p for model in models for p in model.parameters()])
+    nll, gradient = written_out(models, likelihood)[0].descent(x, y, is_real, scale)
+    torch.testing.assert_close(nll, expected.detach())
+    torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_equals_autograd_for_outputs_of_mean_and_noise(padded: bool) -> None:
+    models = [a_perceptron(3, 5, 4).double() for _ in range(2)]
+    x, y = torch.randn(2, 6, 3).double(), torch.randn(2, 6, 2).double()
+    is_real = torch.ones(2, 6).double() if padded else None
+    if is_real is not None:
+        is_real[1, 4:] = 0
+    batch = Batch(0, x, y, (6, 6), is_real)
+    outputs = torch.stack([model(each) for model, each in zip(models, x, strict=True)])
+    expected = Heteroscedastic().nll(outputs, y, mean=batch.mean)
+    for k, n in enumerate((6, 4 if padded else 6)):
+        one = Heteroscedastic().nll_mean(outputs[k, :n], y[k, :n])
+        torch.testing.assert_close(expected[k], one)
+    parameters = [p for model in models for p in model.parameters()]
+    parts = torch.autograd.grad(expected.sum(), parameters)
+    written = written_out(models, Heteroscedastic())[0]
+    nll, gradient = written.descent(x, y, is_real, None)
+    torch.testing.assert_close(nll, expected.detach())
+    torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
+
+
+def test_one_linear_layer_on_one_datum_has_the_gradient_of_the_closed_form() -> None:
+    (model,) = models = [a_perceptron(2, 3)]
+    theta = written_out(models)[1]
+    assert theta.shape == (1, 9)
+    x, y = torch.tensor([[[2.0, -1.0]]]), torch.tensor([[1]])
+    nll, gradient = written_out(models)[0].descent(x, y, None, None)
+    outputs = model(x[0])[0].detach()
+    wrong = outputs.softmax(0) - torch.tensor([0.0, 1.0, 0.0])
+    assert math.isclose(float(nll), float(-outputs.log_softmax(0)[1]), rel_tol=1e-6)
+    torch.testing.assert_close(gradient[0, :6].view(3, 2), torch.outer(wrong, x[0, 0]))
+    torch.testing.assert_close(gradient[0, 6:], wrong)
+
+
+def test_fewer_networks_than_all_are_the_first_ones() -> None:
+    models = [a_perceptron(3, 4, 2) for _ in range(3)]
+    together_, _ = written_out(models, Gaussian(1.0))
+    x, y = torch.randn(3, 5, 3), torch.randn(3, 5, 2)
+    _, all_three = together_.descent(x, y, None, None)
+    expected = all_three[:2].clone()
+    nll, two = together_.descent(x[:2], y[:2], None, None)
+    assert nll.shape == (2,)
+    torch.testing.assert_close(two, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_steps_are_those_of_autograd(optimiser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = TrainingPlan.model_validate({"likelihood": "categorical", "optimiser": optimiser})
+    models = [a_perceptron(6, 8, 3) for _ in range(2)]
+    x, y = torch.randn(10, 2, 7, 6), torch.randint(3, (10, 2, 7))
+
+    def trained(writes_out: bool) -> tuple[Tensor, Tensor]:
+        monkeypatch.setattr(together, "is_perceptron", lambda model: writes_out)
+        copies = [copy.deepcopy(model) for model in models]
+        optimisers = [Optimiser(list(m.parameters()), [1.0] * 4) for m in copies]
+        with Program(copies, optimisers, plan) as program:
+            program.set_decay(torch.full((2, 4), 1e-3))
+            program.begin_epoch([0.05, 0.02], [10, 10])
+            nll = [program.step(Batch(k, x[k], y[k], (7, 7), None), None) for k in range(10)]
+            return program.theta.clone(), torch.stack(nll)
+
+    for ours, theirs in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_of_epochs_with_other_rates_decays_and_networks_are_those_of_torch() -> None:
+    plan = TrainingPlan.model_validate({"likelihood": "categorical", "optimiser": "adam"})
+    models = [a_perceptron(6, 8, 3) for _ in range(2)]
+    alone = [copy.deepcopy(model) for model in models]
+    theirs = [torch.optim.Adam(model.parameters(), lr=1.0) for model in alone]
+    optimisers = [Optimiser(list(model.parameters()), [1.0] * 4) for model in models]
+    x, y = torch.randn(3, 2, 2, 7, 6), torch.randint(3, (3, 2, 2, 7))
+    with Program(models, optimisers, plan) as program:
+        for epoch, (rate, decay) in enumerate([(0.05, 1e-3), (0.02, 0.5), (0.01, 0.5)]):
+            program.set_decay(torch.full((2, 4), decay))
+            program.begin_epoch([rate, 2 * rate], [2, 1])
+            for step, n in enumerate((2, 1)):  # the second network has one step
+                batch = Batch(step, x[epoch, step, :n], y[epoch, step, :n], (7,) * n, None)
+                program.step(batch, None)
+                for k in range(n):
+                    theirs[k].param_groups[0]["lr"] = (1 + k) * rate
+                    theirs[k].zero_grad()
+                    outputs = alone[k](x[epoch, step, k])
+                    nn.functional.cross_entropy(outputs, y[epoch, step, k]).backward()
+                    for p in alone[k].parameters():
+                        assert p.grad is not None
+                        p.grad.add_(p.detach(), alpha=decay)
+                    nn.utils.clip_grad_norm_(alone[k].parameters(), together.GRADIENT_CLIP)
+                    theirs[k].step()
+    for model, other in zip(models, alone, strict=True):
+        for ours, of_torch in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(ours, of_torch, rtol=1e-4, atol=1e-5)
+
+
+def test_losses_of_steps_are_summed_over_the_data_in_float64() -> None:
+    x, y = torch.zeros(3, 4, 2), torch.zeros(3, 4, dtype=torch.int64)
+    padded = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
+    steps = [
+        (Batch(0, x, y, (4, 4, 4), None), torch.tensor([0.1, 0.2, 0.3])),
+        (Batch(1, x[:2], y[:2], (4, 2), padded), torch.tensor([0.4, 0.5])),
+        (Batch(2, x[:1, :3], y[:1, :3], (3,), None, 2), torch.tensor([0.6])),
+    ]
+    found = totals_of([batch.sums_of(means) for batch, means in steps], 3)
+    of_step = [means.double() for _, means in steps]
+    expected = [
+        4 * of_step[0][0] + 4 * of_step[1][0],
+        4 * of_step[0][1] + 2 * of_step[1][1],
+        4 * of_step[0][2] + 3 * of_step[2][0],
+    ]
+    assert found == [float(one) for one in expected]
+
+
+def test_only_plain_perceptrons_are_written_out() -> None:
+    class Loud(nn.ReLU):
+        pass
+
+    shared = nn.Linear(2, 2)
+    assert is_perceptron(a_perceptron(3, 4, 2))
+    assert is_perceptron(nn.Sequential(nn.Flatten(), nn.Linear(2, 3)))
+    assert not is_perceptron(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    assert not is_perceptron(nn.Sequential(nn.Linear(2, 3, bias=False)))
+    assert not is_perceptron(nn.Sequential(nn.Linear(2, 3), Loud(), nn.Linear(3, 1)))
+    assert not is_perceptron(nn.Sequential(shared, nn.ReLU(), shared))
+    assert not is_perceptron(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Linear(3, 1)))
+    assert not is_perceptron(nn.Linear(2, 3))
+    hooked = a_perceptron(3, 4, 2)
+    hooked[-1].register_forward_hook(lambda module, given, outputs: 2 * outputs)
+    assert not is_perceptron(hooked)

@@ -1,25 +1,28 @@
-"""Operators of a trial beside those that torch has no deterministic CUDA kernel for.
+"""The same seed gives the same bits: what torch may do, and what a worker makes of it."""
 
-The source of `WITHOUT` is the docstring of `torch.use_deterministic_algorithms`, second list. A
-GPU worker asks for deterministic kernels (`worker.make_reproducible`), so the operators of the
-first list have one: convolutions, `cumsum`, `index_add`, `scatter_add_`, gradients of `gather`.
-"""
-
+import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lone_trials import ended
+from fake_gpu import FakeGpu
+from lone_trials import ended, mlp_assignment
+from records import asked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, ResourceSpec
+from nas_evidence.workers import worker as worker_module
+from nas_evidence.workers.executor import Launch
+from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.trial import Trial
+from nas_evidence.workers.worker import make_reproducible
 
 #: By the name in the docstring, the operators; of a `NLLLoss` only the one over images has no
 #: such kernel (torch 2.15: `alertNotDeterministic` in NLLLoss2d.cu, not in Loss.cu).
@@ -114,12 +117,10 @@ def test_no_operator_of_a_trial_is_without_a_deterministic_kernel(
     family, values, plan = CASES[name]
     real = "likelihood" in plan
     spec = DatasetSpec(name="diabetes" if real else "digits", max_train=60, max_test=20)
-    given = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=1, dataset=spec,
-        architecture=ArchitectureSpec(family=family, values=values),
-        plan={"epochs": 2, "batch_size": 16, "online": {"every": 1}, **plan},
-        estimators=("conditional_evidence", "elpd", "diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl"),
-    )  # fmt: skip
+    scores = ("conditional_evidence", "elpd", "diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl")
+    architecture = ArchitectureSpec(family=family, values=values)
+    defaults = {"epochs": 2, "batch_size": 16, "online": {"every": 1}}
+    given = asked(architecture, scores, seed=1, dataset=spec, **(defaults | plan))
     data = to_tensors(load(spec, seed=0), "cpu")
     with Called() as called:
         trial = Trial.start(given, data, tmp_path)
@@ -148,3 +149,71 @@ def test_such_an_operator_is_seen(call: Callable[[], object], name: str) -> None
     with Called() as called:
         call()
     assert called.names & WITHOUT[name]
+
+
+# --- what a worker sets on a GPU, seen without one
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore what a worker sets for its process."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)
+    cudnn.benchmark, cudnn.deterministic = before
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_kernels_of_a_gpu_are_deterministic() -> None:
+    make_reproducible(torch.device("cuda"))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_users_workspace_is_kept_and_a_cpu_needs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_reproducible(torch.device("cpu"))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    make_reproducible(torch.device("cuda"))
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.25])
+def test_a_worker_with_a_part_of_a_gpu_may_allocate_no_more_than_that(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(worker_module, "device_for", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(worker_module, "to_tensors", lambda arrays, device: None)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", limits.append)
+    arrays = load(DatasetSpec(name="digits", max_train=20, max_test=10), seed=0)
+    worker_module.Worker(arrays, ResourceSpec(), gpu_share=share)
+    assert limits == ([] if share == 1 else [share * MEMORY_FRACTION])
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_worker_with_a_part_of_a_gpu_runs_its_trial_there(tmp_path: Path) -> None:
+    arrays = load(DatasetSpec(name="digits", max_train=40, max_test=10), seed=0)
+    given = mlp_assignment("diag_ef", epochs=1)
+    with FakeGpu() as gpu:
+        worker = worker_module.Worker(arrays, ResourceSpec(), gpu_share=0.5)
+        report = worker.start(Launch(given, tmp_path, None))
+        while not report.done:
+            report = worker.advance(given.plan.epochs)
+        record = worker.finish()
+        worker.close()
+    assert record.status is TrialStatus.COMPLETE, record.error
+    assert record.gpu_share == 0.5
+    assert json.loads(record.versions)["device"] == "cuda a GPU that does not exist"
+    assert gpu.launches.total() > 100
+    assert not worker.must_go

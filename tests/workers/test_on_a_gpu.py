@@ -12,26 +12,19 @@ import pandas as pd
 import pytest
 from both_devices import TOLERANCE, Where, assignment, both, differences
 from matrix import REST
-from pydantic import BaseModel
 from torch import nn
 
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.models import FAMILIES
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec.dataset import TargetScaleName
-from nas_evidence.spec.registry import CURVATURES, SCORES, import_outside
-from nas_evidence.spec.study import DatasetSpec, OnlinePlan, TrainingPlan
+from nas_evidence.spec.registry import CURVATURES, import_outside
+from nas_evidence.spec.study import DatasetSpec
 
-#: What the method cannot judge, by key of the plan.
-EXEMPT = {
-    "precision": "autocast looks at the device that C++ sees, which is the CPU",
-    "compile": "torch.compile traces such tensors as tensors of the CPU",
-}
 DEFAULT = ("conditional_evidence", "elpd")
 ONE_MODEL = tuple(kind for kind in CURVATURES if not kind.startswith("full"))
 SMALL_MLP = {"depth": 1, "width": 4}
@@ -283,23 +276,3 @@ def test_every_kind_of_trial_finds_on_a_gpu_what_it_finds_on_the_cpu(
     name: str, folder: Path, tmp_path: Path
 ) -> None:
     assert_same(TRIALS[name], folder, tmp_path)
-
-
-def options(plan: type[BaseModel], key: str) -> set[str]:
-    """Return the options of a key that has a list of them, none for other keys."""
-    found = get_args(plan.model_fields[key].annotation)
-    return {str(one) for one in found if isinstance(one, str | int)} - {"auto", "never"}
-
-
-def test_the_trials_have_every_family_score_and_option_of_a_plan() -> None:
-    cases = TRIALS.values()
-    assert {case.family for case in cases} == {*FAMILIES, OWN}
-    asked = {name for name, score in SCORES.items() if score.on_request}
-    assert {score for case in cases for score in case.estimators} == asked
-    plans = [assignment(case.family, values=case.values, **case.plan).plan for case in cases]
-    updates = [plan.online for plan in plans]
-    for model, found in ((TrainingPlan, plans), (OnlinePlan, updates)):
-        for key in model.model_fields.keys() - EXEMPT.keys():
-            values = {str(getattr(one, key)) for one in found}
-            assert len(values) > 1, f"no trial changes {key}"
-            assert options(model, key) <= values, f"no trial has each option of {key}"

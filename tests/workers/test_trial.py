@@ -3,7 +3,10 @@
 import dataclasses
 import errno
 import json
+import math
 import os
+from collections import defaultdict
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lone_trials import ended
+from lone_trials import (
+    assert_parking_changes_nothing,
+    ended,
+    mlp_assignment,
+    trained_part,
+)
+from records import asked
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.driver.runtime import Pieces, trial_seconds
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -25,7 +36,10 @@ from nas_evidence.spec.study import (
     TrainingPlan,
 )
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training import life, loop
+from nas_evidence.training import life, loop, online
+from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.online import Passes
+from nas_evidence.training.parts import part_of
 from nas_evidence.workers.trial import Trial
 
 PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
@@ -43,20 +57,9 @@ def data(arrays: ArrayData) -> TensorData:
 
 def assignment(family: str = "cnn", plan: dict[str, object] | None = None, **values: int):
     sizes = {"cnn": {"depth": 2, "width": 4}, "mlp": {"depth": 1, "width": 16}}
-    return Assignment.model_validate(
-        {
-            "trial_id": 3,
-            "attempt": 1,
-            "replicate": 0,
-            "architecture": ArchitectureSpec(
-                family=family, values={**sizes.get(family, {}), **values}
-            ),
-            "dataset": DatasetSpec(name="digits"),
-            "plan": {"settle": 0, **PLAN, **(plan or {})},
-            "estimators": ("diag_ef", "kfac_ggn", "kfac_ggn_mc"),
-            "seed": 11,
-        }
-    )
+    architecture = ArchitectureSpec(family=family, values=sizes.get(family, {}) | values)
+    kinds = ("diag_ef", "kfac_ggn", "kfac_ggn_mc")
+    return asked(architecture, kinds, trial_id=3, seed=11, **({"settle": 0} | PLAN | (plan or {})))
 
 
 def run(given: Assignment, data: TensorData, folder: Path, *, slices: int = 99) -> TrialRecord:
@@ -507,3 +510,230 @@ def test_learning_rates_follow_their_schedules() -> None:
     assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01])
     cosine = assignment(plan={"schedule": "cosine", "learning_rate": 1.0}).plan
     assert [loop.learning_rate(cosine, e) for e in (1, 6)] == pytest.approx([1.0, 0.0])
+
+
+# --- A trial settles after its scheduled epochs: its rows, its slices, and trainings on parts
+
+
+@pytest.fixture(scope="module")
+def settling_data() -> TensorData:
+    spec = DatasetSpec(name="digits", max_train=120, max_test=50)
+    return to_tensors(load(spec, seed=0), "cpu")
+
+
+def given(*names: str, **plan: object) -> Assignment:
+    return mlp_assignment(*names, **({"epochs": 4, "settle": 3.0} | plan))  # type: ignore[arg-type]
+
+
+def test_the_record_says_which_state_is_kept_and_how_far_from_a_mode_it_is(
+    settling_data: TensorData, tmp_path: Path
+) -> None:
+    record = ended(Trial.start(given("diag_ef", "kfac_ggn"), settling_data, tmp_path))
+    assert record.status is TrialStatus.COMPLETE
+    assert record.kept in ("settled", "scheduled")
+    assert record.decrement_per_datum >= 0
+    assert record.converged is not None
+    assert record.settle_seconds > 0
+    estimate = record.final_estimate("kfac_ggn")
+    terms = {t.term: t.value for t in estimate.terms if t.group == "all"}
+    # A Kronecker-factored inverse in place of the exact one: of the same size.
+    assert terms["gradient_norm_squared"] / 120 < 10 * record.decrement_per_datum + 0.01
+
+
+def test_a_budget_of_zero_is_the_scheduled_training_alone(
+    settling_data: TensorData, tmp_path: Path
+) -> None:
+    record = ended(Trial.start(given("diag_ef", settle=0), settling_data, tmp_path))
+    assert (record.converged, record.kept) == (False, "scheduled")
+    assert record.decrement_per_datum is None
+    assert record.settle_seconds == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["digits", "diabetes"])
+def test_a_linear_model_always_reaches_its_optimum(task: str, tmp_path: Path) -> None:
+    spec = DatasetSpec(name=task, max_train=100, max_test=50)  # type: ignore[arg-type]
+    tensors = to_tensors(load(spec, seed=0), "cpu")
+    likelihood = "gaussian" if task == "diabetes" else "categorical"
+    linear = given(settle=0.1, likelihood=likelihood).model_copy(
+        update={"architecture": ArchitectureSpec(family="linear")}
+    )
+    record = ended(Trial.start(linear, tensors, tmp_path))
+    assert (record.converged, record.kept) == (True, "settled")
+    assert record.decrement_per_datum < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "slices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 7)), 5]
+)
+def test_a_trial_parked_at_any_slice_of_settling_ends_bit_identical(
+    slices: int, settling_data: TensorData, tmp_path: Path
+) -> None:
+    names = ("diag_ef", "two_fold", "two_fold_accuracy")
+    assert_parking_changes_nothing(
+        names, given(*names, folds=1), settling_data, tmp_path, slices=slices
+    )
+
+
+@pytest.mark.slow
+def test_a_trial_is_not_done_before_it_has_settled(
+    settling_data: TensorData, tmp_path: Path
+) -> None:
+    trial = Trial.start(given("diag_ef"), settling_data, tmp_path)
+    reports = []
+    while trial.status is TrialStatus.RUNNING:
+        reports.append(trial.advance(4))
+    assert [r.done for r in reports[:-1]] == [False] * (len(reports) - 1)
+    assert reports[-1].done
+    assert {r.epoch for r in reports} == {4}
+    assert len(reports) > 2
+    assert {e.epoch for e in trial.finish().evaluations} == {2, 4}
+
+
+@pytest.mark.slow
+def test_a_training_on_a_part_settles_too(settling_data: TensorData) -> None:
+    assignment = given(settle=8.0)
+    current = trained_part(part_of(torch.arange(60), settling_data, assignment, "part"))
+    assert current.settling.done
+    assert bool((current.prior_precision != 1).all())
+
+
+@pytest.mark.slow
+def test_a_trial_that_ends_while_it_settles_has_the_noise_of_its_schedule(tmp_path: Path) -> None:
+    spec = DatasetSpec(name="diabetes", max_train=100, max_test=50)
+    linear = given(likelihood="gaussian").model_copy(
+        update={"architecture": ArchitectureSpec(family="linear")}
+    )
+    trial = Trial.start(linear, to_tensors(load(spec, seed=0), "cpu"), tmp_path)
+    network = trial.network
+    assert network is not None
+    trial.advance(4)  # its epochs
+    scheduled = network.hyper.scale
+    while network.hyper.scale == scheduled:
+        trial.advance(4)
+    assert trial.status is TrialStatus.RUNNING
+    record = trial.finish(TrialStatus.CANCELLED, "asked to")
+    assert record.noise_std == scheduled != network.hyper.scale
+    assert record.kept == "scheduled"
+
+
+def test_networks_settle_by_default_where_targets_are_real_and_linear_ones_always() -> None:
+    assert TrainingPlan().settle == 0
+    assert TrainingPlan(likelihood="gaussian").settle == 1
+    assert TrainingPlan(likelihood="gaussian", settle=0).settle == 0
+
+
+@pytest.mark.slow
+def test_a_network_that_diverges_while_it_settles_keeps_its_schedule(
+    settling_data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: object, **__: object) -> None:
+        raise torch.linalg.LinAlgError("not positive definite")
+
+    monkeypatch.setattr("nas_evidence.training.settling._begin_descent", diverge)
+    record: TrialRecord = ended(Trial.start(given("diag_ef"), settling_data, tmp_path))
+    assert record.status is TrialStatus.COMPLETE
+    assert (record.kept, record.converged) == ("scheduled", False)
+    assert math.isfinite(record.test_nll_per_datum or math.nan)
+
+
+# --- A trial updates and evaluates at the stops of its plan, and so do its folds
+
+
+ROWS = 40
+SCORES = ("kfac_ggn_mc", "two_fold")
+
+
+@pytest.fixture(scope="module")
+def stop_data() -> TensorData:
+    spec = DatasetSpec(name="digits", max_train=ROWS, max_test=20)
+    return to_tensors(load(spec, seed=0), "cpu")
+
+
+def stop_assignment(evaluate_every: int | str = 12) -> Assignment:
+    """Updates every 3 of 30 epochs."""
+    return mlp_assignment(
+        *SCORES, seed=1, width=4, epochs=30, batch_size=ROWS, evaluate_every=evaluate_every,
+        online={"every": 3, "burn_in": 3},
+    ).model_copy(update={"followed": SCORES})  # fmt: skip
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
+    """The epochs of the updates of each training, by its seed."""
+    found, original = defaultdict(list), online.update_hyperparameters
+
+    def noted(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
+        for one in passes:
+            found[one.network.seed].append(one.network.epoch)
+        return original(passes)
+
+    monkeypatch.setattr(online, "update_hyperparameters", noted)
+    return found
+
+
+def run_stops(given: Assignment, stop_data: TensorData, folder: Path) -> TrialRecord:
+    """Run a trial as the driver does: from stop to stop."""
+    trial = Trial.start(given, stop_data, folder)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(next_stop(given.plan, trial.report().epoch).epoch)
+    return trial.finish()
+
+
+@pytest.mark.slow
+def test_updates_every_3_and_evaluations_every_12_are_at_their_epochs_in_folds_too(
+    stop_data: TensorData, tmp_path: Path, updates: dict[int, list[int]]
+) -> None:
+    given = stop_assignment()
+    record = run_stops(given, stop_data, tmp_path)
+    assert record.status is TrialStatus.COMPLETE, record.error
+    evaluated = {e.epoch for e in record.evaluations if e.estimate.estimator == "kfac_ggn_mc"}
+    assert evaluated == {12, 24, 30}
+    assert record.best_epoch in evaluated
+    due = list(range(6, 31, 3))  # after a burn-in of 3
+    assert updates.pop(given.seed) == due
+    assert list(updates.values()) == [due] * 2
+
+
+@pytest.mark.slow
+def test_the_forecast_counts_the_updates_and_evaluations_that_a_trial_runs(
+    stop_data: TensorData, tmp_path: Path, updates: dict[int, list[int]]
+) -> None:
+    given = stop_assignment()
+    record = run_stops(given, stop_data, tmp_path)
+    main = updates.pop(given.seed)
+    halves = [len(epochs) / 2 for epochs in updates.values()]  # each has half of the rows
+
+    def counted(**seconds: float) -> float:
+        pieces = Pieces(**{"epoch": 0, "beside": 0, "update": 0, "evaluation": 0, **seconds})
+        return trial_seconds(pieces, given.plan, SCORES, ROWS)
+
+    assert counted(update=1) == len(main) + sum(halves)
+    assert counted(evaluation=1) == len({e.epoch for e in record.evaluations if e.epoch})
+
+
+@pytest.mark.slow
+def test_fewer_evaluations_change_no_training(stop_data: TensorData, tmp_path: Path) -> None:
+    one, other = (
+        without_times(run_stops(stop_assignment(every), stop_data, tmp_path / str(every)))
+        for every in (12, "update")
+    )
+    assert one["curve"] == other["curve"]
+    last = [[e for e in found["evaluations"] if e["epoch"] == 30] for found in (one, other)]
+    assert last[0] == last[1]
+
+
+@pytest.mark.slow
+def test_a_trial_killed_after_an_update_continues_bit_identically(
+    stop_data: TensorData, tmp_path: Path
+) -> None:
+    given = stop_assignment()
+    first = Trial.start(given, stop_data, tmp_path / "1")
+    while first.report().epoch < 9:  # no evaluation is due there
+        first.advance(9)
+    second = Trial.start(given, stop_data, tmp_path / "2", resume_from=tmp_path / "1")
+    assert second.report().epoch == 9
+    assert without_times(ended(second)) == without_times(
+        run_stops(given, stop_data, tmp_path / "whole")
+    )
