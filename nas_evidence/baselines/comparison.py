@@ -29,6 +29,7 @@ class Baseline(Frozen):
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     by_target metrics of each of several real targets, in their order
+    code      lines that fit it, see `models.code`; "" from earlier versions
     """
 
     name: str
@@ -37,6 +38,7 @@ class Baseline(Frozen):
     interval: tuple[float, float] | None = None
     errors: Metrics = Field(default_factory=dict)
     by_target: tuple[Metrics, ...] = ()
+    code: str = ""
 
 
 class CalibrationPoint(Frozen):

@@ -12,7 +12,7 @@ import torch
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Comparison
 from nas_evidence.baselines.measures import beside, drawn, growing, standard_errors
-from nas_evidence.baselines.models import baseline_models, predict_test
+from nas_evidence.baselines.models import baseline_models, code, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
@@ -91,5 +91,8 @@ def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterato
         errors=standard_errors(predicted, y),
         **drawn(predicted, y),
     )
-    rivals = (beside([predicted], name, [other], y) for name, other in predict_test(arrays))
+    rivals = (
+        beside([predicted], name, [other], y, code(name, arrays, other))
+        for name, other in predict_test(arrays)
+    )
     return growing(alone, rivals, list(baseline_models(arrays)))

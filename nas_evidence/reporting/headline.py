@@ -65,7 +65,8 @@ _ALTERNATIVES, _ADVISE = ("conditional_evidence", "elpd", "five_fold", "two_fold
 class Headline:
     """The sentences of the first screen, each "" or empty where there is nothing to say.
 
-    answer    which architecture to take
+    answer    which architecture to take, or which simple model
+    code      lines that fit the simple model to take, `{study}` and `{new}` left open
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
     together  what all scores together recommend, and what further trials would gain
@@ -77,6 +78,7 @@ class Headline:
     """
 
     answer: str = ""
+    code: str = ""
     sure: str = ""
     cost: str = ""
     together: str = ""
@@ -114,9 +116,12 @@ def headline(
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
     usual = study.spec.plan.declared.kind.usual
     measured = metric_sentence(comparison, metric or usual, study, asked=metric is not None)
-    guesses = guessing_sentence(study, comparison)
+    rival = _to_take(study, comparison)
+    guesses = "" if rival and rival.is_ahead else guessing_sentence(study, comparison)
+    instead = None if guesses or not rival else rival.model
     return Headline(
-        answer=guesses or _answer(study, winner),
+        answer=guesses or _answer(study, winner, instead),
+        code=instead.code if instead else "",
         sure="" if guesses else certainty_sentence(study, sure),
         cost="" if guesses else cost_sentence(study, sure),
         together="" if guesses else together_sentence(study, recommended),
@@ -127,7 +132,15 @@ def headline(
     )
 
 
-def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
+def _to_take(study: RankedStudy, comparison: Comparison | None) -> "Rival | None":
+    """Return the simple model where no network is clearly better; a linear one is as simple."""
+    found = rival_of(comparison)
+    if found is None or found.interval[0] > 0:
+        return None
+    return found if found.is_ahead or study.baseline is not study.winner else None
+
+
+def _answer(study: RankedStudy, winner: RankedArchitecture, instead: Baseline | None) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
@@ -148,8 +161,13 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
             which = f"{n} networks together, those of the best architectures"
         more = f" `predict` and `export` use {which}. They have {study.cost_delivered}."
     again = ", a retraining" if is_race(winner.trial_id) else ""
+    take = "Take"
+    if instead is not None:
+        the = "the " * (instead.name == study.spec.plan.declared.kind.constant)
+        take = f"Take {the}{instead.name}: no network is clearly better. The best network is"
+        more = more or " `predict` and `export` use it."
     return (
-        f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}.{more}"
+        f"{take} {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}.{more}"
     )
 
 
@@ -354,17 +372,14 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
     (least, most), n = judged.as_best, judged.best_of
-    if most < 0:
-        is_constant = best.name == comparison.kind.constant
-        rest = "Do not use it." if is_constant else "Take the simple model."
+    if judged.is_ahead:
         within = _within(-most, -least) + f", corrected for {n} simple models" * (n > 1)
-        return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
-    cheaper = "" if linear is winner else " The simple model is cheaper."
+        return f"No: clearly worse than {best.name} on {rows} ({losses}{within})."
     how = "ahead" if best.behind > 0 else "behind"
     chosen = f", since the best of {n} simple models is partly lucky" * (high < 0)
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
-        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}.{cheaper}"
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}."
     )
 
 
@@ -481,6 +496,11 @@ class Rival:
     interval: tuple[float, float]
     best_of: int
     as_best: tuple[float, float]
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is clearly better than the winner."""
+        return self.as_best[1] < 0
 
 
 def rival_of(comparison: Comparison | None) -> Rival | None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from nas_evidence.plumbing.foreign_text import python_text, shell_word
 from nas_evidence.reporting.headline import Headline
 from nas_evidence.reporting.study_tables import RankedStudy
-from nas_evidence.spec.study import PRESETS
 from nas_evidence.storage.kept_submission import resume_command
 from nas_evidence.storage.outside_code import code_names, only_in_python
 
@@ -34,11 +33,16 @@ _SEARCH_AGAIN = re.compile("[Ss]earch again")
 class NextStep:
     """What to do next: a sentence that ends with a colon, and the command.
 
-    It is a call in Python where only a script or notebook has the sampler or a family.
+    It is Python for a simple model, and where only a script has the sampler or a family.
     """
 
     words: str
     command: str
+
+    @property
+    def language(self) -> str:
+        """Of the command, as Markdown names it."""
+        return "sh" if self.command.startswith("nas-evidence ") else "python"
 
 
 def next_step(
@@ -72,19 +76,19 @@ def next_step(
     if study.n_searched < spec.n_trials:
         done = f"{study.n_searched} of {spec.n_trials} trials are finished"
         return NextStep(f"{done}. To run the others:", resume())
+    new = _NEW.get(spec.dataset.name, "NEW.npz")
+    if said.code:
+        lines = said.code.format(study=load_call(study, place, data_root), new=python_text(new))
+        return NextStep(f"To use the simple model, with {new} as your new rows, in Python:", lines)
     if not is_refit:
-        options, words = _remedies(study, said), "Search again, as advised above:"
-        if not options and said.worth.startswith("No: clearly worse"):
-            words = f"To look for a better network with {PRESETS['thorough']['n_trials']} trials:"
-            options = ["--preset", "thorough"]
+        options = _remedies(study, said)
         if options and (again := repeated(study, place, data_root, options)):
-            return NextStep(words, again)
+            return NextStep("Search again, as advised above:", again)
     if "`nas-evidence report`" in said.worth:
         return NextStep("To compare it with simple models:", _command("report", place, *root))
     if finalists := _FINALISTS.search(said.sure):
         words = "To know how sure this is, train the best again:"
         return NextStep(words, resume(finalists.group()))
-    new = _NEW.get(spec.dataset.name, "NEW.npz")
     code = ["--allow-code"] * bool(code_names(spec, asks=False))
     command = _command("predict", place, new, *code)
     if only_in_python(spec, asks=False):
@@ -144,9 +148,10 @@ def repeated(
     return _command("search", f"{place}/study.toml", *options, *given, "--out", _another(place))
 
 
-def load_call(study: RankedStudy, place: str) -> str:
+def load_call(study: RankedStudy, place: str, data_root: Path | None = None) -> str:
     """Return the call in Python that loads a study so that it predicts."""
-    code = ", allow_code=True" * bool(code_names(study.spec, asks=False))
+    code = "" if data_root is None else f", data_root={python_text(data_root)}"
+    code += ", allow_code=True" * bool(code_names(study.spec, asks=False))
     return f"nas_evidence.load({python_text(place)}{code})"
 
 
