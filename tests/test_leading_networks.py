@@ -40,7 +40,7 @@ def test_the_fresh_tables_are_twenty_and_in_no_other_list() -> None:
     assert len(FRESH) == 20
     assert sum(own.labels for own in FRESH.values()) == 10
     assert all(150 <= own.rows <= 5000 for own in FRESH.values())
-    others = {of[:2] for of in (*tables.UNSEEN.values(), *positive_targets.FROM_R.values())}
+    others = {of[:2] for of in (*tables.UNSEEN.values(), *positive_targets.FRESH.values())}
     others |= {of.source for of in spread.TABLES.values() if of.source}
     assert not others & {(own.package, own.item) for own in FRESH.values()}
     names = {item.lower() for _, item in others} | {name.lower() for name in ASIDE}
