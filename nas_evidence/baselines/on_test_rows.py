@@ -63,7 +63,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],
-        "lowest": None if arrays.kind.classes else _lowest(arrays),
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)
@@ -74,10 +73,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         yield found.model_copy(update={"lacks": (*found.lacks, IMPORTANCE)})
     if found is not None:
         yield found.model_copy(update={"importance": column_importance(predictor, arrays)})
-
-
-def _lowest(arrays: ArrayData) -> float:
-    return float(min(y.min() for y in (arrays.y_train, arrays.y_test) if len(y)))
 
 
 def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterator[Comparison]:

@@ -18,7 +18,7 @@ from nas_evidence.storage.kept_submission import resume_command
 from nas_evidence.storage.outside_code import code_names, only_in_python
 
 #: A key with its value where a sentence says that it is to be set.
-_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_]+=\w+)*)")
+_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_.]+=\w+)*)")
 _FINALISTS = re.compile(r"\bfinalists=\d+")
 #: Keys that are options of their own; all others are given with --set.
 _FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
@@ -98,30 +98,21 @@ def next_step(
 
 def _remedies(study: RankedStudy, said: Headline) -> list[str]:
     """Return the options that the sentences advise for a search again, without repeating a key."""
-    if said.answer.startswith("Choose none yet"):
-        return _options([said.answer], every=True)
     if said.answer.startswith("Nothing can be ranked"):
         return ["--set", f"plan.learning_rate={study.spec.plan.learning_rate / 10:g}"]
     again = [one for one in (*said.advice, said.worth) if _SEARCH_AGAIN.search(one)]
     return _options(again)
 
 
-def _options(sentences: Sequence[str], *, every: bool = False) -> list[str]:
+def _options(sentences: Sequence[str]) -> list[str]:
     """Return what to type for the first key that each sentence sets and those joined to it.
 
-    >>> _options(["Search again with target_scale=log or plan.likelihood=x (--set)."])
-    ['--target-scale', 'log']
-    >>> _options(["more folds (set plan.folds=5) or more epochs (set plan.epochs=8)"], every=True)
-    ['--set', 'plan.folds=5', '--set', 'plan.epochs=8']
-
-    Args:
-        sentences: that advise.
-        every: whether to take all keys, and not the first ones of each sentence.
+    >>> _options(["Search again with target_scale=auto and plan.likelihood=x (--set)."])
+    ['--target-scale', 'auto', '--set', 'plan.likelihood=x']
     """
     found: dict[str, str] = {}
     for sentence in sentences:
-        said = _SET.findall(sentence)
-        for together in said if every else said[:1]:
+        for together in _SET.findall(sentence)[:1]:
             for key, value in (one.split("=", 1) for one in together.split(" and ")):
                 found.setdefault(key, value)
     typed: list[str] = []

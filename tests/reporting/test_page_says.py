@@ -26,12 +26,8 @@ from nas_evidence.storage.log import Log
 
 EDGE = "The winner has the largest depth. Set family.mlp.depth.high=6 and search again."
 SCALE = (
-    "Too narrow. Search again with target_scale=log or target_scale=auto (--target-scale) or "
-    "plan.likelihood=heteroscedastic (--set), and another `out`."
-)
-GUESS = (
-    "Choose none yet: Search again with more folds (set plan.folds=5), more epochs (set "
-    "plan.epochs=40) or more rows, and another `out`."
+    "Too narrow. Search again with target_scale=auto and plan.likelihood=heteroscedastic (--set), "
+    "and another `out`."
 )
 UNKNOWN = "Unknown. Each architecture was trained once; set finalists=5 and resume to train again."
 
@@ -74,12 +70,8 @@ def shown(report: Report, to: Path, live: Live | None = None) -> str:
         ({"sure": UNKNOWN}, "resume runs/a --set finalists=5"),
         (
             {"advice": (SCALE, EDGE), "sure": UNKNOWN},
-            "search runs/a/study.toml --target-scale log --set family.mlp.depth.high=6 "
-            "--out runs/a-2",
-        ),
-        (
-            {"answer": GUESS, "advice": (EDGE,)},
-            "search runs/a/study.toml --set plan.folds=5 --set plan.epochs=40 --out runs/a-2",
+            "search runs/a/study.toml --target-scale auto --set plan.likelihood=heteroscedastic "
+            "--set family.mlp.depth.high=6 --out runs/a-2",
         ),
         ({"worth": "Unknown: `nas-evidence report` does so."}, "report runs/a"),
         (
