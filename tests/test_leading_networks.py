@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import positive_targets
 import pytest
-import spread
 import tables
 from fresh_tables import ASIDE, FRESH
 
@@ -41,7 +40,6 @@ def test_the_fresh_tables_are_twenty_and_in_no_other_list() -> None:
     assert sum(own.labels for own in FRESH.values()) == 10
     assert all(150 <= own.rows <= 5000 for own in FRESH.values())
     others = {of[:2] for of in (*tables.UNSEEN.values(), *positive_targets.FRESH.values())}
-    others |= {of.source for of in spread.TABLES.values() if of.source}
     assert not others & {(own.package, own.item) for own in FRESH.values()}
     names = {item.lower() for _, item in others} | {name.lower() for name in ASIDE}
     assert not names & {text.lower() for name, own in FRESH.items() for text in (name, own.item)}
