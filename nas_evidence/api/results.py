@@ -815,6 +815,22 @@ class Study:
         """Return the data of the study as they are loaded for a search."""
         return self._source().arrays(seed=self.spec.seed)
 
+    def features(self, data: Any = None) -> "np.ndarray":
+        """Return rows as the numbers that simple models see [n, d]: by default the training rows.
+
+        Example:
+            study.features("new.csv")
+        """
+        from nas_evidence.baselines.models import flat
+        from nas_evidence.data.given import features_of
+
+        arrays = self.arrays()
+        if data is None:
+            return flat(arrays.x_train)
+        read, targets = arrays.meaning, ",".join(arrays.meaning.targets)
+        given = features_of(data, read.preparation, target=targets or None, images=read.images)
+        return flat(given.inputs)
+
     def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
         """Return a figure of the report.
 

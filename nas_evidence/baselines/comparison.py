@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.plumbing.files import write_whole
@@ -29,6 +29,7 @@ class Baseline(Frozen):
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
     by_target metrics of each of several real targets, in their order
+    code      lines that fit it, see `models.code`; "" from earlier versions
     """
 
     name: str
@@ -37,6 +38,7 @@ class Baseline(Frozen):
     interval: tuple[float, float] | None = None
     errors: Metrics = Field(default_factory=dict)
     by_target: tuple[Metrics, ...] = ()
+    code: str = ""
 
 
 class CalibrationPoint(Frozen):
@@ -114,12 +116,13 @@ class Comparison(Frozen):
                for several targets
     pit        how many of its values have their PIT in each of ten bins of equal width
     by_target  of several real targets each alone; empty for one
-    lowest     least real target, of training and test rows; None for classes
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
     importance of the columns of a table to the winner; None for arrays and images
     lacks      simple models, and `IMPORTANCE`, for which there was no time
     """
+
+    model_config = ConfigDict(extra="ignore")  # of other versions
 
     trial_id: int
     task: Stored
@@ -141,7 +144,6 @@ class Comparison(Frozen):
     quarters: tuple[Quarter, ...] = ()
     pit: tuple[int, ...] = ()
     by_target: tuple[OneTarget, ...] = ()
-    lowest: float | None = None
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None
     lacks: tuple[str, ...] = ()

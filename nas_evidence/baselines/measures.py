@@ -64,7 +64,11 @@ def standard_errors(predicted: Prediction, y: NDArray[Any]) -> dict[str, float]:
 
 
 def beside(
-    predicted: Sequence[Prediction], name: str, others: Sequence[Prediction], y: NDArray[Any]
+    predicted: Sequence[Prediction],
+    name: str,
+    others: Sequence[Prediction],
+    y: NDArray[Any],
+    code: str = "",
 ) -> Baseline:
     """Return a simple model beside the network, in means over seeds.
 
@@ -73,6 +77,7 @@ def beside(
         name: of the simple model.
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
+        code: that fits it.
     """
     by_seed = list(zip(predicted, others, strict=True))
     gaps = [other.losses(y) - own.losses(y) for own, other in by_seed]
@@ -91,6 +96,7 @@ def beside(
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
         by_target=tuple(named(one) for one in others[0].metrics_of_each(y)),
+        code=code,
     )
 
 

@@ -18,6 +18,8 @@ rows by models that have not seen them. The noise of a fold uses neither its row
     three and more folds of a trial     these folds: of fold k, what is left over of each other
                                         fold j by the model fitted without both
 
+`code` is the model as lines of scikit-learn, in the unit of the target: so they are fitted here.
+
 In a study with a target scale every model is fitted on that scale as well, and counts on the one
 of larger log density per row by these folds,
 
@@ -27,6 +29,7 @@ so no test row chooses.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +55,7 @@ from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.metrics import LEAST, Floats
-from nas_evidence.maths.target_scale import TargetScale, by_row, fit
+from nas_evidence.maths.target_scale import OnScale, TargetScale, by_row, fit, unscaled
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.likelihoods import imported
@@ -68,7 +71,7 @@ MOST_BOOSTED = 20_000_000
 ONE_THREAD = 200_000
 #: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-ALPHAS = np.geomspace(1e-3, 1e5, 33)
+ALPHAS, _ALPHAS = np.geomspace(1e-3, 1e5, 33), "numpy.geomspace(1e-3, 1e5, 33)"
 _FOLDS, _STEPS = 5, 5000
 
 
@@ -123,6 +126,66 @@ def _reals_of_test(
     everything = [(np.arange(len(x)), np.arange(len(x_test)))]
     [one] = _on_better_scale(name, arrays, model, x, everything, x_test)
     return prediction_of(arrays, Delivered(density=one.scale.density(one.means, one.noise)))
+
+
+def code(name: str, arrays: ArrayData, predicted: Prediction) -> str:
+    """Return five lines that fit a baseline on all training rows.
+
+    `{study}` stands for the call that loads the study, `{new}` for new rows. On a scale of the
+    target the lines predict medians.
+
+    Args:
+        name: of the baseline.
+        arrays: the data of the study.
+        predicted: by it, on the better of two scales.
+    """
+    of_classes = bool(arrays.kind.classes)
+    of, is_one = "Classifier" if of_classes else "Regressor", of_classes or arrays.n_outputs == 1
+    if name == arrays.kind.constant:
+        model = f"sklearn.dummy.Dummy{of}()"
+    elif name == _simple(arrays).linear_name:
+        scaler = "sklearn.preprocessing.StandardScaler()"
+        if not _is_number(arrays).all():
+            numbers = "study.arrays().meaning.preparation.scaled"
+            scaler = (
+                f"sklearn.compose.make_column_transformer(({scaler}, {numbers}), "
+                'remainder="passthrough")'
+            )
+        linear = _logistic_code(arrays) if of_classes else f"RidgeCV({_ALPHAS})"
+        model = f"sklearn.pipeline.make_pipeline({scaler}, sklearn.linear_model.{linear})"
+    else:
+        model = f"sklearn.ensemble.HistGradientBoosting{of}(random_state=0)"
+        model = model if is_one else f"sklearn.multioutput.MultiOutputRegressor({model})"
+    y = "study.arrays().y_train" + "[:, 0]" * (is_one and not of_classes)
+    given, values = "x, y", f"study.features(), {y}"
+    if isinstance(predicted.density, OnScale):
+        given, values = f"{given}, scale", f"{values}, study.arrays().scale"
+        model = (
+            f"sklearn.compose.TransformedTargetRegressor({model}, func=scale.standardised, "
+            "inverse_func=scale.restored, check_inverse=False)"
+        )
+    modules = sorted({*re.findall(r"sklearn\.\w+|numpy", model)})
+    return "\n".join(
+        [
+            f"import {', '.join(['nas_evidence', *modules])}",
+            "study = {study}",
+            f"{given} = {values}",
+            f"model = {model}.fit(x, y)",
+            f"model.predict{'_proba' * of_classes}(study.features({{new}}))",
+        ]
+    )
+
+
+def _logistic_code(arrays: ArrayData) -> str:
+    """Return its code; a fold that would divide copies of a row is scikit-learn's own there."""
+    n = _n_folds(flat(arrays.x_train), arrays.y_train)
+    if n < 2:
+        return f"LogisticRegression(max_iter={_STEPS})"
+    folds = f"sklearn.model_selection.StratifiedKFold({n}, shuffle=True, random_state=0)"
+    return (
+        f"LogisticRegressionCV(Cs={list(PENALTIES)}, cv={folds}, "
+        f'scoring="neg_log_loss", max_iter={_STEPS})'
+    )
 
 
 @dataclass(frozen=True)
@@ -243,10 +306,10 @@ def _on_better_scale(
         unseen: [m, d].
     """
     own = [] if arrays.fitted_scale is None else [arrays.fitted_scale.name]
-    each, identity = [], arrays.standardisation
+    each, unit = [], unscaled(arrays.n_outputs)
     for scale_name in ["identity", *own]:
         scales = [
-            identity if scale_name == "identity" else fit(scale_name, y)
+            unit if scale_name == "identity" else fit(scale_name, y)
             for y in (arrays.y_train[seen] for seen, _ in parts)
         ]
         noises = _noises(name, arrays, model, x, parts, scales)
@@ -288,7 +351,8 @@ def _noises(
             _of_inner_folds(model, x[seen], scale.standardised(y[seen]))
             for (seen, _), scale in zip(parts, scales, strict=True)
         ]
-    return [np.maximum(noise, 1e-9) for noise in found]
+    least = 1e-9 * (arrays.y_std if scales[0].name == "identity" else 1.0)
+    return [np.maximum(noise, least) for noise in found]
 
 
 def _of_other_folds(
@@ -376,11 +440,16 @@ def _logistic(is_number: NDArray[np.bool_]) -> Model:
 
 def _cross_validated(x: Floats, y: NDArray[Any]) -> Any:
     """Return logistic regression; with the default penalty where a class has a single datum."""
-    rarest = int(np.unique(y[_distinct(x, y)[0]], return_counts=True)[1].min())
-    if rarest < 2:
+    n = _n_folds(x, y)
+    if n < 2:
         return LogisticRegression(max_iter=_STEPS)
-    folds = _folds(x, y, StratifiedKFold(min(_FOLDS, rarest), shuffle=True, random_state=0))
+    folds = _folds(x, y, StratifiedKFold(n, shuffle=True, random_state=0))
     return LogisticRegressionCV(Cs=PENALTIES, cv=folds, scoring=_mean_log_p, max_iter=_STEPS)
+
+
+def _n_folds(x: Floats, y: NDArray[Any]) -> int:
+    """Return as many folds as each class has data for."""
+    return min(_FOLDS, *np.unique(y[_distinct(x, y)[0]], return_counts=True)[1].tolist())
 
 
 def _mean_log_p(model: Any, x: Floats, y: NDArray[Any]) -> float:

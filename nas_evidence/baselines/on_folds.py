@@ -40,6 +40,7 @@ from nas_evidence.baselines.measures import (
 from nas_evidence.baselines.models import (
     OnFolds,
     baseline_models,
+    code,
     predict_folds,
     rows_in_folds,
 )
@@ -214,12 +215,14 @@ def _seeds(
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
     networks = [seed.predicted for seed in seeds if seed.predicted is not None]
+    name, lines = found[0].name, code(found[0].name, arrays, found[0].predicted)
     if len(networks) == len(seeds):
         y = arrays.y_train[rows_in_folds(arrays, seeds[0].assignment)]
-        return beside(networks, found[0].name, [own.predicted for own in found], y)
+        return beside(networks, name, [own.predicted for own in found], y, lines)
     by_seed = zip(seeds, found, strict=True)
     return Baseline(
-        name=found[0].name,
+        name=name,
+        code=lines,
         metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found], arrays),
         behind=float(np.mean([seed.value - own.log_predictive for seed, own in by_seed])),
     )

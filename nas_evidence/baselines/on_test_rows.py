@@ -12,7 +12,7 @@ import torch
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Comparison
 from nas_evidence.baselines.measures import beside, drawn, growing, standard_errors
-from nas_evidence.baselines.models import baseline_models, predict_test
+from nas_evidence.baselines.models import baseline_models, code, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
@@ -60,7 +60,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],
-        "lowest": None if arrays.kind.classes else _lowest(arrays),
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)
@@ -71,10 +70,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         yield found.model_copy(update={"lacks": (*found.lacks, IMPORTANCE)})
     if found is not None:
         yield found.model_copy(update={"importance": column_importance(predictor, arrays)})
-
-
-def _lowest(arrays: ArrayData) -> float:
-    return float(min(y.min() for y in (arrays.y_train, arrays.y_test) if len(y)))
 
 
 def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterator[Comparison]:
@@ -88,5 +83,8 @@ def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterato
         errors=standard_errors(predicted, y),
         **drawn(predicted, y),
     )
-    rivals = (beside([predicted], name, [other], y) for name, other in predict_test(arrays))
+    rivals = (
+        beside([predicted], name, [other], y, code(name, arrays, other))
+        for name, other in predict_test(arrays)
+    )
     return growing(alone, rivals, list(baseline_models(arrays)))

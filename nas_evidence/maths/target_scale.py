@@ -267,6 +267,10 @@ class TargetScale:
         found: Floats = (self.forward(y) - self.centre) / self.spread
         return found
 
+    def restored(self, z: Floats) -> Floats:
+        """Return the targets of z [n, C], held as means of predictions are."""
+        return self.inverse((self.centre + self.spread * z).clip(self.lowest, self.highest))
+
     def holds(self, y: Floats) -> NDArray[np.bool_]:
         """Return which rows have all their targets in the support [n]."""
         return np.asarray(np.isfinite(self.forward(y)).all(1))

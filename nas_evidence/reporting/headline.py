@@ -41,15 +41,12 @@ from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import FAMILY_PARAMETERS
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
-#: only means are stored (of many data without a test split).
-#: benchmarks/first_screen.py finds 0.36 to 0.74.
+#: only means are stored (of many data without a test split). Measured were 0.36 to 0.74.
 SPREAD = 0.5
 #: Differences below this, nats per datum, are no more than rounding to a reader.
 LEAST = 1e-4
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
-#: Folds that leave more rows to train on, where a study has fewer.
-MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
 #: rows that chose nothing, by kind of target (benchmarks/claims_sentences.py).
 USUAL_RHO = {"classification": 0.63, "regression": 0.47}
@@ -65,7 +62,8 @@ _ALTERNATIVES, _ADVISE = ("conditional_evidence", "elpd", "five_fold", "two_fold
 class Headline:
     """The sentences of the first screen, each "" or empty where there is nothing to say.
 
-    answer    which architecture to take
+    answer    which architecture to take, or which simple model
+    code      lines that fit the simple model to take, `{study}` and `{new}` left open
     sure      how sure that is by the score, or why nothing is said
     cost      what it costs if another one is the best
     together  what all scores together recommend, and what further trials would gain
@@ -77,6 +75,7 @@ class Headline:
     """
 
     answer: str = ""
+    code: str = ""
     sure: str = ""
     cost: str = ""
     together: str = ""
@@ -114,9 +113,11 @@ def headline(
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
     usual = study.spec.plan.declared.kind.usual
     measured = metric_sentence(comparison, metric or usual, study, asked=metric is not None)
+    instead = _to_take(study, comparison)
     guesses = guessing_sentence(study, comparison)
     return Headline(
-        answer=guesses or _answer(study, winner),
+        answer=_answer(study, winner, instead, guesses),
+        code=instead.code if instead else "",
         sure="" if guesses else certainty_sentence(study, sure),
         cost="" if guesses else cost_sentence(study, sure),
         together="" if guesses else together_sentence(study, recommended),
@@ -127,7 +128,25 @@ def headline(
     )
 
 
-def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
+def _to_take(study: RankedStudy, comparison: Comparison | None) -> Baseline | None:
+    """Return the simple model where no network is clearly better; a linear one is as simple."""
+    found = rival_of(comparison)
+    if found is None or found.interval[0] > 0:
+        return None
+    return found.model if found.is_ahead or study.baseline is not study.winner else None
+
+
+def _answer(
+    study: RankedStudy, winner: RankedArchitecture, instead: Baseline | None, guesses: str
+) -> str:
+    network = f"{winner.architecture} (trial {winner.trial_id}"
+    take = f"Take {network}"
+    if instead is not None:
+        the = "the " * (instead.name == study.spec.plan.declared.kind.constant)
+        take = f"Take {the}{instead.name}"
+    if guesses:
+        take = "Choose none yet" if instead is None else take
+        return f"{take}: {guesses} First by chance is {network})."
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
@@ -141,33 +160,34 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     so_far, done = "", ""
     if study.n_searched < study.spec.n_trials:
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
+    more = ""
+    if instead is not None:
+        take += f": no network is clearly better. The best network is {network}"
+        more = " `predict` and `export` use it."
     again = ", a retraining" if is_race(winner.trial_id) else ""
-    return f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}."
+    return f"{take}{again}){so_far}: {of}{done}.{more}"
 
 
 def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
-    """Say that no network predicts better than a guess, and what to do; "" if one does.
+    """Say that no network predicts better than a guess; "" if one does.
 
     Of scores of held-out rows in nats per datum alone, and where the simple models are known.
+    More epochs are not advised: four times the usual steps gained 0.014 nats at most
+    (docs/results/few-rows-and-real-targets.md).
     """
-    winner, guess = study.winner, _guess(study, comparison)
+    guess = _guess(study, comparison)
     values = [value for one in study.ranking if (value := study.value(one)) is not None]
     n_data = study.complete["n_data"].dropna()
-    if winner is None or guess is None or not values or not len(n_data):
+    if guess is None or not values or not len(n_data):
         return ""
     best, n = max(values), int(n_data.max())
     if not is_guessing(best, guess, n=n, k=len(values)):
         return ""
-    plan = study.spec.plan
-    ways = [f"more epochs (set plan.epochs={2 * int(plan.epochs)})", "more rows"]
-    if plan.n_folds(n) < MANY_FOLDS:
-        ways.insert(0, f"more folds (set plan.folds={MANY_FOLDS})")
     return (
-        f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
-        f"better than {plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
-        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again "
-        f"with {_either(ways)}, and another `out`. First by chance is {winner.architecture} "
-        f"(trial {winner.trial_id})."
+        f"no network predicts the {n:,} rows that it was not trained on clearly better than "
+        f"{study.spec.plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
+        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary, and more rows "
+        "help most."
     )
 
 
@@ -185,11 +205,6 @@ def _guess(study: RankedStudy, comparison: Comparison | None) -> float | None:
     plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name == constant]
     known = [-loss for loss in plain if loss is not None]
     return max(known) if known else None
-
-
-def _either(words: list[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
@@ -346,17 +361,14 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
     (least, most), n = judged.as_best, judged.best_of
-    if most < 0:
-        is_constant = best.name == comparison.kind.constant
-        rest = "Do not use it." if is_constant else "Take the simple model."
+    if judged.is_ahead:
         within = _within(-most, -least) + f", corrected for {n} simple models" * (n > 1)
-        return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
-    cheaper = "" if linear is winner else " The simple model is cheaper."
+        return f"No: clearly worse than {best.name} on {rows} ({losses}{within})."
     how = "ahead" if best.behind > 0 else "behind"
     chosen = f", since the best of {n} simple models is partly lucky" * (high < 0)
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
-        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}.{cheaper}"
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}."
     )
 
 
@@ -471,6 +483,11 @@ class Rival:
     interval: tuple[float, float]
     best_of: int
     as_best: tuple[float, float]
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is clearly better than the winner."""
+        return self.as_best[1] < 0
 
 
 def rival_of(comparison: Comparison | None) -> Rival | None:

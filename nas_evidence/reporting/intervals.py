@@ -46,7 +46,7 @@ def coverage_warning(study: RankedStudy, judged: Comparison | None) -> str:
         said += f" They are {parts[0]}."
     if _is_shape(own):
         said += f" {_shape(judged.pit)}"
-    return f"{said} {_again(_remedies(study, judged))}"
+    return f"{said} {_again(study, judged)}"
 
 
 def _known(judged: Comparison) -> bool:
@@ -84,7 +84,7 @@ def _of_several(
     shapes = [name for name, found in own if _is_shape(found)][:MOST_LISTED]
     if shapes:
         said += f" The values of {_listed(shapes)} have another distribution than predicted."
-    return f"{said} {_again(_remedies(study, judged))}"
+    return f"{said} {_again(study, judged)}"
 
 
 def _for(name: str, signs: str) -> str:
@@ -157,28 +157,20 @@ def _listed(words: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _again(remedies: Sequence[str]) -> str:
-    if not remedies:
-        return "No option mends that."
-    return f"Search again with {' or '.join(remedies)}, and another `out`."
+def _again(study: RankedStudy, judged: Comparison) -> str:
+    """Say which options let the spread differ between rows, those that are not in use.
 
-
-def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
-    """Return the options that let the spread differ between rows, those that are not in use.
-
-    A scale may have been chosen by the evidence: another one is not advised. A kind of target may
-    have no scales. Of several targets a noise of each row comes first.
+    Both together, as a positive skewed target has them by default. A scale may have been chosen by
+    the evidence: another one is not advised. Of several targets a noise of each row was measured
+    alone.
     """
     dataset, plan = study.spec.dataset, study.spec.plan
-    is_positive = judged.lowest is not None and judged.lowest > 0
     free = plan.declared.kind.scaled and dataset.scale == "identity"
     options = []
-    if free and dataset.name in OWN_DATA:
-        options += ["target_scale=log"] * is_positive + ["target_scale=auto (--target-scale)"]
-    elif free:
-        scale = "log" if is_positive else "yeo_johnson"
-        options.append(f"target_scale={scale} (--target-scale)")
+    if free and dataset.name in OWN_DATA and not judged.by_target:
+        options.append("target_scale=auto")
     if plan.declared.by_row:
-        noise = f"plan.likelihood={plan.declared.by_row} (--set)"
-        options = [noise] if judged.by_target else [*options, noise]
-    return options
+        options.append(f"plan.likelihood={plan.declared.by_row} (--set)")
+    if not options:
+        return "No option mends that."
+    return f"Search again with {' and '.join(options)}, and another `out`."

@@ -14,12 +14,11 @@ from pathlib import Path
 from nas_evidence.plumbing.foreign_text import python_text, shell_word
 from nas_evidence.reporting.headline import Headline
 from nas_evidence.reporting.study_tables import RankedStudy
-from nas_evidence.spec.study import PRESETS
 from nas_evidence.storage.kept_submission import resume_command
 from nas_evidence.storage.outside_code import code_names, only_in_python
 
 #: A key with its value where a sentence says that it is to be set.
-_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_]+=\w+)*)")
+_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*=[\w.+-]*\w(?: and [a-z_.]+=\w+)*)")
 _FINALISTS = re.compile(r"\bfinalists=\d+")
 #: Keys that are options of their own; all others are given with --set.
 _FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
@@ -34,11 +33,16 @@ _SEARCH_AGAIN = re.compile("[Ss]earch again")
 class NextStep:
     """What to do next: a sentence that ends with a colon, and the command.
 
-    It is a call in Python where only a script or notebook has the sampler or a family.
+    It is Python for a simple model, and where only a script has the sampler or a family.
     """
 
     words: str
     command: str
+
+    @property
+    def language(self) -> str:
+        """Of the command, as Markdown names it."""
+        return "sh" if self.command.startswith("nas-evidence ") else "python"
 
 
 def next_step(
@@ -72,19 +76,19 @@ def next_step(
     if study.n_searched < spec.n_trials:
         done = f"{study.n_searched} of {spec.n_trials} trials are finished"
         return NextStep(f"{done}. To run the others:", resume())
+    new = _NEW.get(spec.dataset.name, "NEW.npz")
+    if said.code:
+        lines = said.code.format(study=load_call(study, place, data_root), new=python_text(new))
+        return NextStep(f"To use the simple model, with {new} as your new rows, in Python:", lines)
     if not is_refit:
-        options, words = _remedies(study, said), "Search again, as advised above:"
-        if not options and said.worth.startswith("No: clearly worse"):
-            words = f"To look for a better network with {PRESETS['thorough']['n_trials']} trials:"
-            options = ["--preset", "thorough"]
+        options = _remedies(study, said)
         if options and (again := repeated(study, place, data_root, options)):
-            return NextStep(words, again)
+            return NextStep("Search again, as advised above:", again)
     if "`nas-evidence report`" in said.worth:
         return NextStep("To compare it with simple models:", _command("report", place, *root))
     if finalists := _FINALISTS.search(said.sure):
         words = "To know how sure this is, train the best again:"
         return NextStep(words, resume(finalists.group()))
-    new = _NEW.get(spec.dataset.name, "NEW.npz")
     code = ["--allow-code"] * bool(code_names(spec, asks=False))
     command = _command("predict", place, new, *code)
     if only_in_python(spec, asks=False):
@@ -94,30 +98,21 @@ def next_step(
 
 def _remedies(study: RankedStudy, said: Headline) -> list[str]:
     """Return the options that the sentences advise for a search again, without repeating a key."""
-    if said.answer.startswith("Choose none yet"):
-        return _options([said.answer], every=True)
     if said.answer.startswith("Nothing can be ranked"):
         return ["--set", f"plan.learning_rate={study.spec.plan.learning_rate / 10:g}"]
     again = [one for one in (*said.advice, said.worth) if _SEARCH_AGAIN.search(one)]
     return _options(again)
 
 
-def _options(sentences: Sequence[str], *, every: bool = False) -> list[str]:
+def _options(sentences: Sequence[str]) -> list[str]:
     """Return what to type for the first key that each sentence sets and those joined to it.
 
-    >>> _options(["Search again with target_scale=log or plan.likelihood=x (--set)."])
-    ['--target-scale', 'log']
-    >>> _options(["more folds (set plan.folds=5) or more epochs (set plan.epochs=8)"], every=True)
-    ['--set', 'plan.folds=5', '--set', 'plan.epochs=8']
-
-    Args:
-        sentences: that advise.
-        every: whether to take all keys, and not the first ones of each sentence.
+    >>> _options(["Search again with target_scale=auto and plan.likelihood=x (--set)."])
+    ['--target-scale', 'auto', '--set', 'plan.likelihood=x']
     """
     found: dict[str, str] = {}
     for sentence in sentences:
-        said = _SET.findall(sentence)
-        for together in said if every else said[:1]:
+        for together in _SET.findall(sentence)[:1]:
             for key, value in (one.split("=", 1) for one in together.split(" and ")):
                 found.setdefault(key, value)
     typed: list[str] = []
@@ -144,9 +139,10 @@ def repeated(
     return _command("search", f"{place}/study.toml", *options, *given, "--out", _another(place))
 
 
-def load_call(study: RankedStudy, place: str) -> str:
+def load_call(study: RankedStudy, place: str, data_root: Path | None = None) -> str:
     """Return the call in Python that loads a study so that it predicts."""
-    code = ", allow_code=True" * bool(code_names(study.spec, asks=False))
+    code = "" if data_root is None else f", data_root={python_text(data_root)}"
+    code += ", allow_code=True" * bool(code_names(study.spec, asks=False))
     return f"nas_evidence.load({python_text(place)}{code})"
 
 

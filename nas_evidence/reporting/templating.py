@@ -164,7 +164,9 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"metric": metric_value, "said": said_in_markdown}
-    environment.filters["code_line"] = lambda text: Markup(on_one_line(text))
+    environment.filters["code_line"] = lambda text: Markup(
+        "\n".join(map(on_one_line, text.split("\n")))
+    )
     environment.filters["flags_marked"] = flags_marked
     environment.filters |= {"chance": chance, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of

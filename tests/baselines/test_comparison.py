@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from lone_trials import linear_assignment
+from numpy.testing import assert_allclose
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 from unseen import delivered_unseen
 
@@ -35,7 +36,9 @@ from nas_evidence.exporting.predicted import Prediction, mean_metrics
 from nas_evidence.exporting.winner import Winner, load_winner, stored_unseen
 from nas_evidence.maths.bias_corrected import chosen, draws_of_rows
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
+from nas_evidence.maths.target_scale import OnScale
 from nas_evidence.reporting.headline import worth_sentence
+from nas_evidence.reporting.next_step import load_call
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
 from nas_evidence.spec.likelihoods import stored_kind
@@ -81,6 +84,69 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
         assert one.behind == pytest.approx(gap)
         assert one.interval[0] < one.behind < one.interval[1]
     assert kept_comparison(tables, data) == found
+
+
+def shops(home: Path) -> tuple[Path, Path]:
+    """Two tables: numbers, gaps, a category with a rare level, a class and two real targets."""
+    rng, files = np.random.default_rng(0), (home / "train.csv", home / "new.csv")
+    for n, file in zip((150, 70), files, strict=True):
+        size, age = rng.normal(size=(2, n))
+        town = rng.choice(["rome", "oslo", "riga"], n, p=[0.6, 0.37, 0.03])
+        price = np.exp(5 + size + 0.4 * (town == "oslo") + 0.3 * rng.normal(size=n))
+        frame = pd.DataFrame({"size": size, "age": age, "town": town, "price": price})
+        frame["rent"] = price / 9 + age
+        frame["kind"] = np.where(size + rng.normal(size=n) > 0, "big", "small")
+        frame.loc[::9, "age"] = np.nan
+        frame.to_csv(file, index=False)
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of scikit-learn, which renames arguments
+@pytest.mark.parametrize(
+    ("target", "dropped", "scale"),
+    [
+        ("kind", ("price", "rent"), None),
+        ("price", ("kind", "rent"), None),
+        ("price", ("kind", "rent"), "log"),
+        ("price,rent", ("kind",), None),
+    ],
+)
+def test_five_lines_of_scikit_learn_give_each_simple_model_that_was_compared(
+    tmp_path: Path, target: str, dropped: tuple[str, ...], scale: str | None
+) -> None:
+    from nas_evidence.api.studies import search
+
+    train, new = shops(tmp_path)
+    quick = {"plan.epochs": 2, "plan.settle": 0, "objective": "two_fold", "plan.folds": 2,
+             "estimators": ["two_fold"]}  # fmt: skip
+    study = search(
+        train, target=target, drop=dropped, test=new, target_scale=scale, n_trials=1,
+        settings=quick, out=tmp_path / "a {b}", progress=False,
+    )  # fmt: skip
+    arrays, told = study.arrays(), study.summary().comparison
+    scaled = []
+    for one, (name, expected) in zip(told.baselines, models.predict_test(arrays), strict=True):
+        lines = one.code.format(study=load_call(study._ranked(), study.place), new=repr(str(new)))
+        *fit, predict = lines.split("\n")
+        assert (name, len(fit)) == (one.name, 4)
+        spoken = {}
+        exec("\n".join(fit), spoken)
+        found = eval(predict, spoken)
+        if target == "kind":
+            assert_allclose(found, expected.probabilities, rtol=0, atol=1e-9)
+            p = found[np.arange(len(found)), arrays.y_test]
+            assert one.metrics["log_loss"] == pytest.approx(-np.log(p).mean(), abs=1e-9)
+            continue
+        density = expected.real
+        if isinstance(density, OnScale):
+            scaled.append(name)
+            medians = density.scale.inverse(density.normals.means[0])
+            assert_allclose(found, medians.ravel(), rtol=1e-9)
+        else:
+            own = density.mean.reshape(found.shape)
+            assert_allclose(found, own, rtol=1e-9, atol=1e-9 * own.std())
+    assert ("gradient boosting" in scaled) == (scale is not None)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def test_the_first_picture_shows_each_simple_model_with_its_own_interval(
                 "baselines": (stick, other)}
     )  # fmt: skip
     assert rival_of(folds).model == stick  # as the draws choose, though the other has more
-    assert "0.040 to 0.160). Take the simple model" in worth_sentence(study, folds)
+    assert "0.040 to 0.160)." in worth_sentence(study, folds)
     none = judged.model_copy(update={"baselines": (stick.model_copy(update={"interval": None}),)})
     assert re.findall(r'class="value"[^>]*>([^<]*)<', str(measured(report_on(study, none)))) == [
         "-0.100"

@@ -30,6 +30,7 @@ from nas_evidence.reporting.headline import (
     advice,
     certainty_sentence,
     cost_sentence,
+    headline,
     metric_sentence,
     worth_sentence,
 )
@@ -102,6 +103,7 @@ def of_simple_models(home: Path) -> Iterator[str]:
         for lacks in ((), ("gradient boosting", IMPORTANCE), (IMPORTANCE,)):
             found = judged(mean, rival(behind, interval), lacks=lacks)
             yield f"{behind} {interval} without {lacks}: {worth_sentence(study, found)}"
+        yield f"    {headline(study, None, found).answer}"
     rivals = [rival(0.1, (0.06, 0.2), name) for name in ("ridge regression", "gradient boosting")]
     folds = judged(*rivals, on="folds", corrected=True, chosen_among=24, against=rivals[0].name)
     near = rivals[0].model_copy(update={"behind": -0.03, "interval": (-0.06, -0.001)})
@@ -116,6 +118,9 @@ def of_simple_models(home: Path) -> Iterator[str]:
     for lacks in ((), ("gradient boosting",)):
         found = ahead.model_copy(update={"lacks": lacks})
         yield f"a linear winner without {lacks}: {worth_sentence(linear, found)}"
+    for rival_ahead in (0.03, -0.3):
+        found = judged(rival(rival_ahead, (-0.4, rival_ahead + 0.1)), trial_id=0)
+        yield f"a linear winner beside {rival_ahead}: {headline(linear, None, found).answer}"
 
 
 def of_metrics(home: Path) -> Iterator[str]:

@@ -26,14 +26,9 @@ from nas_evidence.storage.log import Log
 
 EDGE = "The winner has the largest depth. Set family.mlp.depth.high=6 and search again."
 SCALE = (
-    "Too narrow. Search again with target_scale=log or target_scale=auto (--target-scale) or "
-    "plan.likelihood=heteroscedastic (--set), and another `out`."
+    "Too narrow. Search again with target_scale=auto and plan.likelihood=heteroscedastic (--set), "
+    "and another `out`."
 )
-GUESS = (
-    "Choose none yet: Search again with more folds (set plan.folds=5), more epochs (set "
-    "plan.epochs=40) or more rows, and another `out`."
-)
-NO = "No: clearly worse than gradient boosting on these 80 test rows."
 UNKNOWN = "Unknown. Each architecture was trained once; set finalists=5 and resume to train again."
 
 
@@ -73,15 +68,10 @@ def shown(report: Report, to: Path, live: Live | None = None) -> str:
     [
         ({}, "predict runs/a NEW.npz"),
         ({"sure": UNKNOWN}, "resume runs/a --set finalists=5"),
-        ({"worth": NO}, "search runs/a/study.toml --preset thorough --out runs/a-2"),
         (
             {"advice": (SCALE, EDGE), "sure": UNKNOWN},
-            "search runs/a/study.toml --target-scale log --set family.mlp.depth.high=6 "
-            "--out runs/a-2",
-        ),
-        (
-            {"answer": GUESS, "advice": (EDGE,)},
-            "search runs/a/study.toml --set plan.folds=5 --set plan.epochs=40 --out runs/a-2",
+            "search runs/a/study.toml --target-scale auto --set plan.likelihood=heteroscedastic "
+            "--set family.mlp.depth.high=6 --out runs/a-2",
         ),
         ({"worth": "Unknown: `nas-evidence report` does so."}, "report runs/a"),
         (
@@ -113,6 +103,29 @@ def test_the_next_command_knows_the_state_the_place_and_the_data(ended: RankedSt
     again = repeated(replace(ended, spec=outside), "a")
     assert again == "nas-evidence search a/study.toml --allow-code --out a-2"
     assert repeated(ended, "s3://b/d") == ""
+
+
+def test_lines_that_fit_a_simple_model_stand_whole_on_page_and_text(
+    noisy: Report, tmp_path: Path
+) -> None:
+    assert noisy.judged is not None
+    code = "import nas_evidence\nstudy = {study}\nstudy.features({new})[[0, 1]]"
+    tie = noisy.judged.baselines[0].model_copy(
+        update={"behind": 0.1, "interval": (-0.1, 0.3), "code": code}
+    )
+    judged = noisy.judged.model_copy(update={"baselines": (tie,)})
+    place, root = Path('runs/a"{new}'), Path("/data")
+    spec = noisy.study.spec.model_copy(update={"n_trials": 12})
+    report = report_on(replace(noisy.study, spec=spec), judged, place=place, data_root=root)
+    assert report.headline.answer.startswith("Take gradient boosting: no network is clearly bette")
+    lines = report.next_step().command
+    assert lines.splitlines() == [
+        "import nas_evidence",
+        r'study = nas_evidence.load("runs/a\"{new}", data_root="/data")',
+        'study.features("NEW.npz")[[0, 1]]',
+    ]
+    assert html.escape(lines, quote=False) in html.unescape(shown(report, tmp_path))
+    assert f"```python\n{lines}\n```" in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_nothing_that_a_name_says_becomes_an_option(ended: RankedStudy) -> None:
