@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.real_targets import skewed_columns
+from nas_evidence.data.targets import skewed_columns
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange

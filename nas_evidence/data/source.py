@@ -447,8 +447,12 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     found = typed_targets(array, f"{name} of {given}")
     if found.dtype.kind in "biufM":
         return found
-    if name.startswith("y") and not pd.isna(found).any():
-        return found.astype(str)
+    if name.startswith("y"):
+        lacking = pd.isna(found)
+        known = typed_targets(found[~lacking], name)
+        if known.dtype.kind in "biuf" and (known.astype(float).astype(known.dtype) == known).all():
+            return np.where(lacking, np.nan, found).astype(float)
+        return np.where(lacking, "", found.astype(str))
     raise UserError(
         "array-of-objects",
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
