@@ -555,14 +555,13 @@ def test_idx_files_are_read_plain_or_zipped_and_nothing_is_written(
 def test_named_sets_say_what_is_missing_and_the_remedy(tmp_path: Path):
     for name, file, folder in (
         ("mnist", "t10k-labels-idx1-ubyte", "MNIST/raw"),
-        ("cifar10", "data_batch_1", "cifar-10-batches-py"),
-        ("cifar100", "train", "cifar-100-python"),
+        ("cifar10", "", "cifar-10-batches-py"),
+        ("cifar100", "", "cifar-100-python"),
     ):
         if name == "mnist":
             write_mnist_like(tmp_path / folder, np.arange(20) % 10)
             (tmp_path / folder / file).unlink()
-        says = rf"the file {file} in {tmp_path / folder}.*data_root \(--data-root\).*`download`"
-        with pytest.raises(ValueError, match=says):
+        with refused("image-file-missing", name, file or "MD5", tmp_path, "--data-root"):
             load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
         with pytest.raises(ValueError, match=rf"{folder}/ with data_root \(--data-root\)"):
             load(DatasetSpec(name=name), seed=0)
@@ -571,27 +570,22 @@ def test_named_sets_say_what_is_missing_and_the_remedy(tmp_path: Path):
 def test_damaged_idx_files_are_named(tmp_path: Path):
     path = tmp_path / "labels"
     write_idx(path, np.arange(5))
-    assert read_idx(path, n_axes=1).tolist() == [0, 1, 2, 3, 4]
+    assert read_idx(path).tolist() == [0, 1, 2, 3, 4]
     whole = path.read_bytes()
-    for content, says in (
-        (whole[:-1], "must hold 5 bytes after its header, but has 4"),
-        (whole[:3], "not an IDX file"),
-        (b"", "not an IDX file"),
-        (b"x" * 40, "not an IDX file"),
-    ):
+    for content in (whole[:-1], whole[:3], b"", b"x" * 40):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=f"labels {says}|labels is {says}"):
-            read_idx(path, n_axes=1)
+        with refused("array-file-unreadable", "labels", "IDX"):
+            read_idx(path)
     path.unlink()
     for content in (gzip.compress(whole)[:-6], b"hello", gzip.compress(whole)[:12] + b"\xff" * 20):
         path.with_name("labels.gz").write_bytes(content)
-        with refused("gzip-damaged", "labels.gz"):
-            read_idx(path, n_axes=1)
+        with refused("array-file-unreadable", "labels.gz", "IDX"):
+            read_idx(path)
 
 
 def test_images_and_labels_must_be_as_many(tmp_path: Path):
     write_mnist_like(tmp_path / "MNIST/raw", np.arange(19) % 10)
-    with refused("images-labels-differ", "t10k-images-idx3-ubyte", 20, "t10k-labels", 19):
+    with refused("images-labels-differ", "t10k", 20, 19):
         load(DatasetSpec(name="mnist"), seed=0, data_root=str(tmp_path))
 
 
@@ -640,7 +634,7 @@ def test_cifar_is_read_channels_first(name: str, tmp_path: Path, monkeypatch: py
     import torchvision.datasets
 
     images = write_cifar(tmp_path, name)
-    with pytest.raises(ValueError, match=r"published ones.*MD5.*`download`"):
+    with refused("image-file-missing", name, "published", "MD5"):
         load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     data = load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
