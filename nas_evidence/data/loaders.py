@@ -23,11 +23,7 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
     default_collate,
 )
 
@@ -102,78 +98,46 @@ def _of_loader(loader: "DataLoader[Any]") -> VisitedRows:
 
 def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
     """Return the rows that the epochs of a loader visit, in ascending order."""
-    assert loader.batch_sampler is not None
-    if type(loader.batch_sampler) is not BatchSampler:
-        return _drawn(_Flat(loader.batch_sampler))
-    sampler, size = loader.batch_sampler.sampler, loader.batch_sampler.batch_size
-    drops = loader.batch_sampler.drop_last
-    shuffled: Sequence[int] | None = None
-    if type(sampler) is SequentialSampler:
-        n = len(sampler.data_source)
-        return range(n // size * size if drops else n)
-    if type(sampler) is RandomSampler:
-        shuffled = range(len(sampler.data_source))
-    elif isinstance(sampler, DistributedSampler):
-        shuffled = range(len(sampler.dataset))  # type: ignore[arg-type]
-    elif type(sampler) is SubsetRandomSampler:
-        shuffled = sorted(sampler.indices)
-    elif type(sampler) is WeightedRandomSampler:
-        if len(set(sampler.weights.tolist())) > 1:
-            raise UserError(
-                "loader-weights",
-                "the sampler draws rows with weights, so that the training maximises another "
-                "likelihood than that of the data, each counted once; give equal weights, or "
-                "shuffle=True",
-            )
-        shuffled = range(len(sampler.weights))
-    if shuffled is None:
-        try:
-            return _drawn(_Flat(loader.batch_sampler))
-        except UserError:
-            if not drops or isinstance(sampler, Iterator):
-                raise
-            return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
-    return () if drops and len(shuffled) < size else shuffled
+    batches = loader.batch_sampler
+    sampler = getattr(batches, "sampler", batches)
+    if isinstance(sampler, DistributedSampler):  # this process draws its part of them
+        return range(len(sampler.dataset))  # type: ignore[arg-type]
+    try:
+        return _drawn(sampler, batches)
+    except UserError:
+        if type(batches) is not BatchSampler or not batches.drop_last:
+            raise
+        return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
 
 
-@dataclass
-class _Flat:
-    """The rows of a sampler of batches, one after another."""
-
-    batches: Any
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of rows behind it, if it has one."""
-        return getattr(self.batches, "sampler", self.batches)
-
-    def __iter__(self) -> Iterator[int]:
-        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
-        batches = copy.copy(self.batches)
-        if hasattr(batches, "sampler"):
-            batches.sampler = copy.copy(batches.sampler)
-        return (row for batch in batches for row in batch)
-
-
-def _drawn(sampler: Any) -> Sequence[int]:
-    """Return the rows that a sampler draws in each epoch, in ascending order.
+def _drawn(sampler: Any, batches: Any = None) -> Sequence[int]:
+    """Return the rows that a sampler, or batches of its rows, draws in each epoch, ascending.
 
     Raises:
         ValueError: if they differ between two epochs, or some are drawn more often than others.
     """
-    behind = sampler.sampler if isinstance(sampler, _Flat) else sampler
-    if isinstance(behind, Iterator):
+    if isinstance(sampler, Iterator):
         raise UserError(
             "loader-read-once",
-            f"the sampler, a {type(behind).__name__}, can be read only once, and the training "
+            f"the sampler, a {type(sampler).__name__}, can be read only once, and the training "
             "needs it; give a list of rows or a torch.utils.data.Subset",
         )
-    one, other = (Counter(map(int, copy.copy(sampler))) for _ in range(2))
+
+    def epoch() -> Counter[int]:
+        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
+        if batches is None:
+            return Counter(map(int, copy.copy(sampler)))
+        own = copy.copy(batches)
+        if hasattr(own, "sampler"):
+            own.sampler = copy.copy(sampler)
+        return Counter(int(row) for batch in own for row in batch)
+
+    one, other = epoch(), epoch()
     if one != other or len(set(one.values())) > 1:
         how = "other rows in each epoch" if one != other else "some rows more often than others"
         raise UserError(
             "loader-rows-vary",
-            f"the sampler, a {type(behind).__name__}, draws {how}, so that the training has no "
+            f"the sampler, a {type(sampler).__name__}, draws {how}, so that the training has no "
             "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
             "shuffle=True",
         )
