@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.array_files import DAMAGED, names_the_file
+from nas_evidence.data.array_files import names_the_file
 from nas_evidence.data.image_reading import ImageReading, Kind
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line
@@ -339,7 +339,7 @@ def _upright(image: "Image") -> "Image":
     image.load()
     try:
         return ImageOps.exif_transpose(image)
-    except DAMAGED:
+    except Exception:  # of any reader of EXIF data
         return image.copy()
 
 
@@ -358,9 +358,8 @@ def _opened(item: "Path | Image") -> Iterator["Image"]:
     if not isinstance(item, Path):
         yield item
         return
-    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
     remedy = "remove it, repair it, or save it as PNG, or as a TIFF of 32-bit floats"
-    with names_the_file(item, "an image", remedy, bombs), warnings.catch_warnings():
+    with names_the_file(item, "an image", remedy), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(item, formats=_FORMATS) as image:
