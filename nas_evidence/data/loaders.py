@@ -156,11 +156,12 @@ def _collated(
     if not rows:
         return VisitedRows(torch.zeros(0), torch.zeros(0))
     items, again = _items(data, rows), _items(data, rows[:_TWICE])
-    if not all(_same(one, other) for one, other in zip(items, again, strict=False)):
+    first, second = (_pair(_put_together(collate, some)) for some in (items[:_TWICE], again))
+    if not all(map(_same, first, second)):
         raise UserError(
             "loader-random-rows",
-            f"the data set, a {type(data).__name__}, gives row {rows[0]} other values each time "
-            "it is read, as random augmentation does; the likelihood is a product over fixed "
+            f"the data set, a {type(data).__name__}, or `collate_fn` gives row {rows[0]} other "
+            "values each time it is read, as random augmentation does; the likelihood is a product over fixed "
             "data: leave it out, or give a copy without it",
         )
     x, y = _pair(_put_together(collate, items))
@@ -272,20 +273,10 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two items are equal in all their parts; NaN equals NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and bool(torch.equal(one, other) or _equal_nan(one, other))
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) or bool(one != one)
-
-
-def _equal_nan(one: Tensor, other: Tensor) -> bool:
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors are equal; NaN equals NaN."""
+    if one.shape != other.shape:
+        return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 

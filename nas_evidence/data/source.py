@@ -510,9 +510,7 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         )
     labels = _listed(y, "y")
     if len(x) != len(labels):
-        raise UserError(
-            "x-y-lengths", f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
-        )
+        raise _of_other_rows("y", len(x), labels)
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
     return array_source(arrays, spec, given=GIVEN, images=images)
@@ -528,6 +526,14 @@ def _listed(values: Any, name: str) -> Array:
             "list(...) makes a list of values that have no order or can be read only once",
         )
     return found
+
+
+def _of_other_rows(name: str, n: int, values: Array) -> UserError:
+    return UserError(
+        "one-value-per-row",
+        f"{name} must hold one value for each of the {n} rows, but has the shape "
+        f"{list(values.shape)}",
+    )
 
 
 def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
@@ -550,11 +556,7 @@ def _of_table(
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
     for option, values in of_rows.items():
         if values.shape != (len(frame),):
-            raise UserError(
-                "option-one-value-per-row",
-                f"{option} must hold one value for each of the {len(frame)} rows, but has the "
-                f"shape {list(values.shape)}; or name a column",
-            )
+            raise _of_other_rows(option, len(frame), values)
         if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
@@ -564,11 +566,7 @@ def _of_table(
         name = str(getattr(y, "name", None) or "target")
         values = _listed(y, "y")
         if values.ndim not in (1, 2) or len(values) != len(frame):
-            raise UserError(
-                "y-one-value-per-row",
-                f"y must hold one value for each of the {len(frame)} rows, but has the shape "
-                f"{list(values.shape)}",
-            )
+            raise _of_other_rows("y", len(frame), values)
         columns = np.atleast_2d(values.T)
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
         names = [f"{n} (y)" if n in frame.columns else n for n in names]

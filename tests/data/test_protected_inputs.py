@@ -1,7 +1,7 @@
 """Inputs of studies and exports that version 0.1.0 made at 52e6435a stay what they were.
 
 `protected/inputs.json` holds the digests that this commit gave. It is made so:
-PYTHONPATH=CHECKOUT python tests/data/test_protected_inputs.py, with `CHECKOUT` the tree of that commit.
+PYTHONPATH=CHECKOUT python tests/data/test_protected_inputs.py, with the tree of that commit.
 """
 
 import gzip
