@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     "drawn in collate_fn": (
         DataLoader(ALL, 7, collate_fn=lambda items: (torch.randn(len(items), 4),
                                                      default_collate(items)[1])),
-        "loader-collate-varies", [],
+        "loader-random-rows", [],
     ),
     "ragged": (DataLoader(Rows(lambda i: (X[i, : 1 + i % 3], Y[i])), 7), "loader-rows-differ", []),
     "three parts": (TensorDataset(X, Y, Y), "own-loop-pairs", [3]),
