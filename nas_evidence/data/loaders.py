@@ -161,8 +161,8 @@ def _collated(
         raise UserError(
             "loader-random-rows",
             f"the data set, a {type(data).__name__}, or `collate_fn` gives row {rows[0]} other "
-            "values each time it is read, as random augmentation does; the likelihood is a product "
-            "over fixed data: leave it out, or give a copy without it",
+            "values each time it is read, as random augmentation does; the likelihood is of fixed "
+            "data: leave it out, or give a copy without it",
         )
     x, y = _pair(_put_together(collate, items))
     if collate is default_collate:
