@@ -121,8 +121,8 @@ def images(name: str, root: Path, part: str, rows: Array | None = None) -> Pair:
     """Return the images of "train" or "test" as published, uint8 [n, C, H, W]; or some rows."""
     if name in IDX:
         stem = root / IDX[name] / "raw" / ("train" if part == "train" else "t10k")
-        x = read_idx(stem.with_name(f"{stem.name}-images-idx3-ubyte"), n_axes=3)[:, None]
-        y = read_idx(stem.with_name(f"{stem.name}-labels-idx1-ubyte"), n_axes=1).astype(np.int64)
+        x = read_idx(stem.with_name(f"{stem.name}-images-idx3-ubyte"))[:, None]
+        y = read_idx(stem.with_name(f"{stem.name}-labels-idx1-ubyte")).astype(np.int64)
         return (x, y) if rows is None else (x[rows], y[rows])
     from PIL import Image
 

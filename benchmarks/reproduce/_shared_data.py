@@ -27,8 +27,8 @@ class Images:
 
 def pixels(folder: Path, part: str) -> Examples:
     """Return images, uint8 [n, 28, 28], and labels [n]; the part is "train" or "t10k"."""
-    x = read_idx(folder / "raw" / f"{part}-images-idx3-ubyte", n_axes=3)
-    y = read_idx(folder / "raw" / f"{part}-labels-idx1-ubyte", n_axes=1)
+    x = read_idx(folder / "raw" / f"{part}-images-idx3-ubyte")
+    y = read_idx(folder / "raw" / f"{part}-labels-idx1-ubyte")
     return torch.tensor(x), torch.tensor(y).long()
 
 

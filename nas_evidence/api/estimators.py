@@ -18,8 +18,7 @@ from nas_evidence.api.progress import is_watched
 from nas_evidence.api.request import own_families
 from nas_evidence.api.studies import search
 from nas_evidence.data.reading import check_aligned, plain
-from nas_evidence.data.real_targets import real_numbers
-from nas_evidence.data.targets import typed_targets
+from nas_evidence.data.targets import lack_target, real_numbers, typed_targets
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import AskedScale
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
@@ -59,19 +58,6 @@ def _are_of_python(y: Any) -> bool:
         return False
     found = np.asarray(y)
     return found.ndim == 1 and found.dtype.kind not in "biufcU"
-
-
-def _complete_labels(y: Any) -> Any:
-    """Return labels [n], bytes as objects; refuse those of which some are missing."""
-    missing = np.flatnonzero(pd.isna(y))
-    if len(missing):
-        raise UserError(
-            "fit-labels-missing",
-            f"y: {len(missing)} of {len(y)} rows have no label, the first at row {missing[0]}; "
-            "remove those rows",
-        )
-    found = y if isinstance(y, pd.Series) else np.asarray(y)
-    return found.astype(object) if found.dtype.kind == "S" else found
 
 
 def _seed(random_state: Any) -> int:
@@ -249,12 +235,15 @@ class EvidenceEstimator(_Estimator):
                 self, X, allow_nd=True, ensure_min_samples=2, ensure_all_finite="allow-nan"
             )
         if self._kind.classes and _are_of_python(y):
-            return X, _complete_labels(y)  # scikit-learn cannot sort them, or knows no such type
+            found = y if isinstance(y, pd.Series) else np.asarray(y)
+            # scikit-learn cannot sort them, or knows no such type
+            return X, found.astype(object) if found.dtype.kind == "S" else found
         if not isinstance(y, pd.Series | pd.DataFrame):
-            y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+            how = {"ensure_2d": False, "ensure_all_finite": "allow-nan"}
+            y = check_array(y, dtype=None, input_name="y", **how)
             y = column_or_1d(y, warn=True) if self._kind.classes else y
         if self._kind.classes:
-            check_classification_targets(y)
+            check_classification_targets(y[~lack_target(y, "y")])
         return X, y
 
     def _predicted(self, X: Any) -> "Prediction":

@@ -301,7 +301,7 @@ def begun(
         return agreed(folder, spec), data
     stored = open_study(folder, spec, steal=run.steal)
     if source is not None:
-        for name in source.spoilt(folder, seed=spec.seed):
+        for name in source.spoilt(folder):
             set_aside(folder, name)
         source.write(folder)
     return stored, data

@@ -13,10 +13,6 @@ second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. Fil
 read in `images.py`.
 """
 
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,12 +30,6 @@ from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
-#: What numpy and PIL raise for damaged files; a file that is no archive has no `with`.
-DAMAGED: tuple[type[Exception], ...] = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, TypeError, ValueError, LookupError,
-    AttributeError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
-    tokenize.TokenError, OSError,
-)  # fmt: skip
 #: Steps of float32, in standard deviations of the values, from which on they are told.
 _COARSE = 0.01
 #: Largest whole number up to which float64 has all.
@@ -65,11 +55,9 @@ def rows_of_arrays(
     Raises:
         ValueError: if an array breaks a rule above.
     """
-    tested = "x_test" in arrays
-    if tested != ("y_test" in arrays):
-        has, lacks = ("x_test", "y_test") if tested else ("y_test", "x_test")
+    if (tested := "x_test" in arrays) != ("y_test" in arrays):
         raise UserError(
-            "npz-half-of-a-pair", f"{path} has {has} but no {lacks}; add it, or leave out both"
+            "npz-half-of-a-pair", f"{path} must have both x_test and y_test, or neither of them"
         )
     x, y = arrays_of_part(arrays, "train", path)
     x_test, y_test = arrays_of_part(arrays, "test", path) if tested else (None, None)
@@ -156,14 +144,15 @@ def as_frame(x: Array) -> pd.DataFrame:
 def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
     if name is None:
         return None
-    if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
-        found = f"has the shape {list(arrays[name].shape)}" if name in arrays else "is not there"
+    found, n = arrays.get(name), len(arrays["x_train"])
+    if found is None or found.shape != (n,):
+        shape = "no such array" if found is None else f"one of the shape {list(found.shape)}"
         raise UserError(
             "npz-array-per-row",
-            f"{path} must have an array {name!r} with one value for each of the "
-            f"{len(arrays['x_train'])} rows of x_train, but it {found}",
+            f"{path} must have an array {name!r} with one value for each of the {n} rows of "
+            f"x_train, but has {shape}",
         )
-    return np.asarray(arrays[name])
+    return np.asarray(found)
 
 
 def read_arrays(
@@ -215,29 +204,19 @@ def read_arrays(
 
 
 def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
-    try:
-        with names_the_file(path, f"{key} as a plain number array", "write it with numpy.save"):
-            return get()
-    except UserError as error:
-        if not any(word in str(error) for word in ("Object arrays", "Python objects")):
-            raise
-        remedy = "str" if key.startswith("y") else "'float32'"
-        raise UserError(
-            "npz-of-objects",
-            f"{key} in {path} is an array of Python objects, not a plain number array, and is not "
-            f"read since that could run code; store it with .astype({remedy})",
-        ) from None
+    """Return an array; one of Python objects is not read, since that could run code."""
+    of = "str" if key.startswith("y") else "'float32'"
+    remedy = f"store it with .astype({of})"
+    with names_the_file(path, f"{key}, a plain number array", remedy):
+        return get()
 
 
 @contextmanager
-def names_the_file(
-    path: Path, what: str, remedy: str, more: tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
+def names_the_file(path: Path, what: str, remedy: str) -> Iterator[None]:
     """Name the file of whatever goes wrong when it is read."""
-    damaged: tuple[type[Exception], ...] = DAMAGED + more
     try:
         yield
-    except damaged as error:
+    except Exception as error:
         if isinstance(error, UserError):
             raise
         why = on_one_line(error) or type(error).__name__
@@ -263,17 +242,14 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
         )
     found: Inputs = x
     if isinstance(x, np.memmap):
-        rows = MappedRows(path / f"{key}.npy")
-        found = rows if x.ndim > 2 or _complete(rows) else np.array(x)
+        found = MappedRows(path / f"{key}.npy")
+        if x.ndim == 2 and any(np.isnan(part).any() for part in slices(found)):
+            found = np.array(x)
     elif x.ndim > 2:
         found = arranged(x)
     if found.dtype != np.uint8:
         _check_finite(found, key, path)
     return found
-
-
-def _complete(x: Inputs) -> bool:
-    return x.dtype == np.uint8 or not any(np.isnan(part).any() for part in slices(x))
 
 
 def _check_finite(values: Inputs, key: str, path: Path) -> None:

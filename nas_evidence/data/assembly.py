@@ -25,14 +25,20 @@ from nas_evidence.data.decided import (
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
-from nas_evidence.data.labels import class_weights, said_class_weights
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import inputs_of, option, prepare
-from nas_evidence.data.real_targets import said_scale
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import Preparation
-from nas_evidence.data.targets import Reading, reading_of, targets_of
+from nas_evidence.data.targets import (
+    Reading,
+    class_weights,
+    reading_of,
+    said_class_weights,
+    said_scale,
+    targets_of,
+    with_targets,
+)
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
 from nas_evidence.maths.target_scale import fit
@@ -81,6 +87,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     Raises:
         ValueError: if targets, units, weights or columns cannot be used; names the place.
     """
+    rows, left_out = with_targets(rows)
     where, how = rows.where, rows.read[1].get(",".join(rows.targets))
     found = targets_of(
         rows.y,
@@ -137,6 +144,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
         *said_alike(found.classes),
         *said_units(spec, units),
         *said_weights(spec.weights, counts[0]),
+        *left_out,
         _said_test(n_train, n_test),
     ]
     if counts[0] is not None:

@@ -33,15 +33,14 @@ def content_of(frames: Iterable[pd.DataFrame]) -> str:
 def fingerprint(place: Path | Mapping[str, bytes], names: Sequence[str]) -> str:
     """Return the SHA-256 of a file; of a folder, or of files by name, those of `names` in it."""
     digest = hashlib.sha256()
-    if not isinstance(place, Path):
-        for name in filter(place.__contains__, names):
-            digest.update(_one(io.BytesIO(place[name]), len(place[name])))
-        return digest.hexdigest()
-    for file in (
-        [place] if place.is_file() else [place / n for n in names if (place / n).is_file()]
-    ):
-        with file.open("rb") as opened:
-            digest.update(_one(opened, file.stat().st_size))
+    if isinstance(place, Path):
+        files = [place] if place.is_file() else [place / name for name in names]
+        for file in filter(Path.is_file, files):
+            with file.open("rb") as opened:
+                digest.update(_one(opened, file.stat().st_size))
+    else:
+        for content in (place[name] for name in names if name in place):
+            digest.update(_one(io.BytesIO(content), len(content)))
     return digest.hexdigest()
 
 
@@ -61,13 +60,12 @@ def check_content(found: str, expected: str | None, what: str) -> None:
 
 
 def _one(file: BinaryIO, size: int) -> bytes:
-    digest = hashlib.sha256(str(size).encode())
-    if size <= _WHOLE_BYTES:
-        while part := file.read(_PART_BYTES):
-            digest.update(part)
-        return digest.digest()
-    for i in range(_PARTS):
-        file.seek(i * (size - _PART_BYTES) // (_PARTS - 1))
+    digest, last = hashlib.sha256(str(size).encode()), size - _PART_BYTES
+    places = range(0, size, _PART_BYTES)
+    for at in (
+        places if size <= _WHOLE_BYTES else (i * last // (_PARTS - 1) for i in range(_PARTS))
+    ):
+        file.seek(at)
         digest.update(file.read(_PART_BYTES))
     return digest.digest()
 

@@ -23,11 +23,7 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
     default_collate,
 )
 
@@ -102,78 +98,46 @@ def _of_loader(loader: "DataLoader[Any]") -> VisitedRows:
 
 def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
     """Return the rows that the epochs of a loader visit, in ascending order."""
-    assert loader.batch_sampler is not None
-    if type(loader.batch_sampler) is not BatchSampler:
-        return _drawn(_Flat(loader.batch_sampler))
-    sampler, size = loader.batch_sampler.sampler, loader.batch_sampler.batch_size
-    drops = loader.batch_sampler.drop_last
-    shuffled: Sequence[int] | None = None
-    if type(sampler) is SequentialSampler:
-        n = len(sampler.data_source)
-        return range(n // size * size if drops else n)
-    if type(sampler) is RandomSampler:
-        shuffled = range(len(sampler.data_source))
-    elif isinstance(sampler, DistributedSampler):
-        shuffled = range(len(sampler.dataset))  # type: ignore[arg-type]
-    elif type(sampler) is SubsetRandomSampler:
-        shuffled = sorted(sampler.indices)
-    elif type(sampler) is WeightedRandomSampler:
-        if len(set(sampler.weights.tolist())) > 1:
-            raise UserError(
-                "loader-weights",
-                "the sampler draws rows with weights, so that the training maximises another "
-                "likelihood than that of the data, each counted once; give equal weights, or "
-                "shuffle=True",
-            )
-        shuffled = range(len(sampler.weights))
-    if shuffled is None:
-        try:
-            return _drawn(_Flat(loader.batch_sampler))
-        except UserError:
-            if not drops or isinstance(sampler, Iterator):
-                raise
-            return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
-    return () if drops and len(shuffled) < size else shuffled
+    batches = loader.batch_sampler
+    sampler = getattr(batches, "sampler", batches)
+    if isinstance(sampler, DistributedSampler):  # this process draws its part of them
+        return range(len(sampler.dataset))  # type: ignore[arg-type]
+    try:
+        return _drawn(sampler, batches)
+    except UserError:
+        if type(batches) is not BatchSampler or not batches.drop_last:
+            raise
+        return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
 
 
-@dataclass
-class _Flat:
-    """The rows of a sampler of batches, one after another."""
-
-    batches: Any
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of rows behind it, if it has one."""
-        return getattr(self.batches, "sampler", self.batches)
-
-    def __iter__(self) -> Iterator[int]:
-        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
-        batches = copy.copy(self.batches)
-        if hasattr(batches, "sampler"):
-            batches.sampler = copy.copy(batches.sampler)
-        return (row for batch in batches for row in batch)
-
-
-def _drawn(sampler: Any) -> Sequence[int]:
-    """Return the rows that a sampler draws in each epoch, in ascending order.
+def _drawn(sampler: Any, batches: Any = None) -> Sequence[int]:
+    """Return the rows that a sampler, or batches of its rows, draws in each epoch, ascending.
 
     Raises:
         ValueError: if they differ between two epochs, or some are drawn more often than others.
     """
-    behind = sampler.sampler if isinstance(sampler, _Flat) else sampler
-    if isinstance(behind, Iterator):
+    if isinstance(sampler, Iterator):
         raise UserError(
             "loader-read-once",
-            f"the sampler, a {type(behind).__name__}, can be read only once, and the training "
+            f"the sampler, a {type(sampler).__name__}, can be read only once, and the training "
             "needs it; give a list of rows or a torch.utils.data.Subset",
         )
-    one, other = (Counter(map(int, copy.copy(sampler))) for _ in range(2))
+
+    def epoch() -> Counter[int]:
+        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
+        if batches is None:
+            return Counter(map(int, copy.copy(sampler)))
+        own = copy.copy(batches)
+        if hasattr(own, "sampler"):
+            own.sampler = copy.copy(sampler)
+        return Counter(int(row) for batch in own for row in batch)
+
+    one, other = epoch(), epoch()
     if one != other or len(set(one.values())) > 1:
         how = "other rows in each epoch" if one != other else "some rows more often than others"
         raise UserError(
             "loader-rows-vary",
-            f"the sampler, a {type(behind).__name__}, draws {how}, so that the training has no "
+            f"the sampler, a {type(sampler).__name__}, draws {how}, so that the training has no "
             "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
             "shuffle=True",
         )
@@ -192,11 +156,12 @@ def _collated(
     if not rows:
         return VisitedRows(torch.zeros(0), torch.zeros(0))
     items, again = _items(data, rows), _items(data, rows[:_TWICE])
-    if not all(_same(one, other) for one, other in zip(items, again, strict=False)):
+    first, second = (_pair(_put_together(collate, some)) for some in (items[:_TWICE], again))
+    if not all(map(_same, first, second)):
         raise UserError(
             "loader-random-rows",
-            f"the data set, a {type(data).__name__}, gives row {rows[0]} other values each time "
-            "it is read, as random augmentation does; the likelihood is a product over fixed "
+            f"the data set, a {type(data).__name__}, or `collate_fn` gives row {rows[0]} other "
+            "values each time it is read, as random augmentation does; the likelihood is of fixed "
             "data: leave it out, or give a copy without it",
         )
     x, y = _pair(_put_together(collate, items))
@@ -308,20 +273,10 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two items are equal in all their parts; NaN equals NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and bool(torch.equal(one, other) or _equal_nan(one, other))
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) or bool(one != one)
-
-
-def _equal_nan(one: Tensor, other: Tensor) -> bool:
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors are equal; NaN equals NaN."""
+    if one.shape != other.shape:
+        return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.real_targets import skewed_columns
+from nas_evidence.data.targets import skewed_columns
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
@@ -126,22 +126,22 @@ def with_numbers(
         n_rows: training rows, which decide its epochs and folds; 0 if nothing asks for them.
         stored: the plan with which the study began before, whose numbers stay.
     """
+    changed: dict[str, object] = {}
     if plan.automatic:
-        epochs = epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
-        plan = plan.model_copy(update={"epochs": epochs})
+        changed["epochs"] = (
+            epochs_for(n_rows, plan.batch_size) if stored is None else stored.epochs
+        )
     if plan.folds == "auto" and (n_rows or stored is not None):
-        folds = plan.n_folds(n_rows) if stored is None else stored.folds
-        plan = plan.model_copy(update={"folds": folds})
+        changed["folds"] = plan.n_folds(n_rows) if stored is None else stored.folds
+    plan, online = plan.model_copy(update=changed), dict[str, object]()
     if plan.online.every == "auto":
-        every = interval(plan) if stored is None else stored.online.every
-        online = plan.online.model_copy(update={"every": every})
-        plan = plan.model_copy(update={"online": online})
+        online["every"] = interval(plan) if stored is None else stored.online.every
     if plan.online.rows == "auto" and stored is not None:  # a number where a study is older
-        online = plan.online.model_copy(update={"rows": stored.online.rows})
-        plan = plan.model_copy(update={"online": online})
+        online["rows"] = stored.online.rows
+    changed = {"online": plan.online.model_copy(update=online)} if online else {}
     if stored is not None and stored.milestones == plan.milestone_epochs:
-        plan = plan.model_copy(update={"milestones": stored.milestones})
-    return plan
+        changed["milestones"] = stored.milestones
+    return plan.model_copy(update=changed)
 
 
 def order_sentence(study: StudySpec, n_rows: int) -> str:

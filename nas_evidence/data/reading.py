@@ -55,7 +55,7 @@ from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import Written
-from nas_evidence.data.targets import inferred
+from nas_evidence.data.targets import column_values, inferred
 from nas_evidence.data.typed import names_half_characters
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -947,7 +947,7 @@ def targets_in(frame: pd.DataFrame, target: str | None) -> tuple[str, ...]:
 
 def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
     columns = [_target(frame, target, where) for target in targets]
-    if len(columns) > 1 and np.isin(columns, (0, 1)).all():
+    if len(columns) > 1 and (np.isin(columns, (0, 1)) | pd.isna(columns)).all():
         raise UserError(
             "several-targets-of-classes",
             f"the columns {', '.join(targets)} of {where} hold 0 and 1 alone, but several targets "
@@ -984,4 +984,4 @@ def _target(frame: pd.DataFrame, target: str, where: str) -> Array:
             "target-of-dates",
             f"target {target!r} in {where} holds dates; replace them by numbers or by classes",
         )
-    return np.asarray(values)
+    return column_values(values)

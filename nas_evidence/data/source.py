@@ -6,9 +6,8 @@ stay where they are. `content` in [dataset] is the SHA-256 of what was given: da
 under a study are refused.
 """
 
-import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,17 +60,45 @@ def is_kept(spec: DatasetSpec) -> bool:
 
 
 @dataclass(frozen=True)
+class StoredRows:
+    """The user's own data as a study keeps them, before anything is decided about them.
+
+    frame, test     a table, and one of test rows if there is one
+    arrays, images  arrays by name, and how files of images became these
+    where           their place, for messages; that of arrays which stay on disk
+    """
+
+    frame: pd.DataFrame | None = None
+    test: pd.DataFrame | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    images: ImageReading | None = None
+    where: str = ""
+
+    def raw(self, spec: DatasetSpec, *, seed: int) -> RawArrays:
+        """Return all rows as arrays, divided as `spec` asks.
+
+        Raises:
+            ValueError: if `spec` does not fit the data, or these cannot be used.
+        """
+        if self.frame is not None:
+            rows = rows_of_table(self.frame, self.test, spec, self.where)
+        else:
+            rows = rows_of_arrays(self.arrays, spec, Path(self.where), self.images)
+        return raw_of(rows, spec, seed=seed)
+
+
+@dataclass(frozen=True)
 class Source:
     """The data of a study: read once, and everything else follows from what was read.
 
     The preview, the proposed study, the hash of the content, the stored copy and the trials of
     this process are of the same value.
 
-    spec   as the study stores it; `path` is below the study folder unless the data stay in place
-    files  what to write below the study folder, by name; nothing if the data stay in place
-    given  the name under which the user gave the data, for messages
-    raw    returns all rows as arrays, called as `raw(spec, seed=)`
-    called what data in memory are, "a DataFrame"; "" of a file
+    spec    as the study stores it; `path` is below the study folder unless the data stay in place
+    files   what to write below the study folder, by name; nothing if the data stay in place
+    given   the name under which the user gave the data, for messages
+    raw     returns all rows as arrays, called as `raw(spec, seed=)`
+    called  what data in memory are, "a DataFrame"; "" of a file
     """
 
     spec: DatasetSpec
@@ -120,18 +147,12 @@ class Source:
         taken = {seed: self.arrays(seed=seed)}
         return Source(self.spec, {}, self.given, _taken_alone, _taken=taken)
 
-    def spoilt(self, folder: Path, *, seed: int) -> list[str]:
-        """Return which of its files a study folder has with other content, as a lost disk leaves.
-
-        Args:
-            folder: of a study that was begun with the same data, which `check_unchanged` finds.
-            seed: of the study.
-        """
+    def spoilt(self, folder: Path) -> list[str]:
+        """Return the files of a study's copy of these data that a damaged disk left otherwise."""
         there = [name for name in self.files if (folder / name).is_file()]
-        if all((folder / name).read_bytes() == self.files[name] for name in there):
-            return []
-        try:  # another version of pyarrow writes the same table in other bytes
-            _own(self.spec, seed=seed, base=folder.resolve())
+        try:
+            if there:
+                stored_rows(self.spec, base=folder.resolve())
         except ChangedDataError:
             return there
         return []
@@ -234,78 +255,29 @@ def stored_source(
     return Source(spec, {}, spec.path or spec.name, raw)
 
 
-def _own(
-    spec: DatasetSpec, *, seed: int, data_root: str | None = None, base: Path | None = None
-) -> RawArrays:
-    kept = is_kept(spec)
-    spec, path = _located(spec, base, data_root)
-    if spec.name == "table":
-        with _copy_of_a_study(kept, base):
-            frame, test = _checked_frames(spec, path, data_root)
-        return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
-    with _copy_of_a_study(kept, base):
-        arrays, images = _checked_arrays(spec, path, mapped=not kept)
-    return raw_of(rows_of_arrays(arrays, spec, path, images), spec, seed=seed)
-
-
-def _checked_frames(
-    spec: DatasetSpec, path: Path, data_root: str | None
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
-    if spec.content is not None:
-        found = content_of([frame] if test is None else [frame, test])
-        check_content(found, spec.content, str(path))
-    return frame, test
-
-
-def _checked_arrays(
-    spec: DatasetSpec, path: Path, *, mapped: bool
-) -> tuple[dict[str, Array], ImageReading | None]:
-    if spec.name == "images":
-        read = read_images(path, spec.image_size)
-        return read.arrays, read.reading
-    arrays = read_arrays(path, spec.columns_of_rows, mapped=mapped, needed=KEYS[:2])
-    if spec.content is not None:
-        check_content(fingerprint(path, _names(spec)), spec.content, str(path))
-    return arrays, reading_in(path)
-
-
-@dataclass(frozen=True)
-class StoredRows:
-    """The user's own data as a study keeps them, before anything is decided about them.
-
-    frame, test     a table, and one of test rows if there is one
-    arrays, images  arrays by name, and how files of images became these
-    """
-
-    frame: pd.DataFrame | None = None
-    test: pd.DataFrame | None = None
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    images: ImageReading | None = None
-
-
 def stored_rows(
-    spec: DatasetSpec, *, base: Path, data_root: str | Path | None = None
+    spec: DatasetSpec,
+    *,
+    base: Path | None,
+    data_root: str | Path | None = None,
+    mapped: bool = False,
 ) -> StoredRows:
     """Read the user's own data that a study in `base` keeps, or that lie where it names them.
+
+    Args:
+        spec: the data set of the study.
+        base: folder of the study, or of the study file.
+        data_root: folder that paths are relative to instead.
+        mapped: leave arrays of a folder on disk.
 
     Raises:
         ValueError: if they are missing, cannot be read, or are others than at its beginning.
     """
-    root, kept = None if data_root is None else str(data_root), is_kept(spec)
+    kept = is_kept(spec)
+    root = None if data_root is None else str(data_root)
     spec, path = _located(spec, base, root)
-    with _copy_of_a_study(kept, base):
-        if spec.name == "table":
-            return StoredRows(*_checked_frames(spec, path, root))
-        arrays, images = _checked_arrays(spec, path, mapped=False)
-    return StoredRows(arrays=arrays, images=images)
-
-
-@contextlib.contextmanager
-def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
-    """Name the remedy where data that a study keeps (`kept`) cannot be read, or are others."""
     try:
-        yield
+        return _checked(spec, path, root, mapped)
     except UserError as error:
         if not kept:
             raise
@@ -316,6 +288,30 @@ def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
             "a search with the same data and settings and "
             f"out={folder} writes it again",
         ) from None
+
+
+def _checked(spec: DatasetSpec, path: Path, data_root: str | None, mapped: bool) -> StoredRows:
+    if spec.name == "images":
+        read = read_images(path, spec.image_size)
+        return StoredRows(arrays=read.arrays, images=read.reading, where=str(path))
+    if spec.name == "table":
+        frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
+        rows = StoredRows(frame, test, where=path.name)
+    else:
+        arrays = read_arrays(path, spec.columns_of_rows, mapped=mapped, needed=KEYS[:2])
+        rows = StoredRows(arrays=arrays, images=reading_in(path), where=str(path))
+    if spec.content is not None:
+        frames = [one for one in (rows.frame, rows.test) if one is not None]
+        found = content_of(frames) if frames else fingerprint(path, _names(spec))
+        check_content(found, spec.content, str(path))
+    return rows
+
+
+def _own(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, base: Path | None = None
+) -> RawArrays:
+    rows = stored_rows(spec, base=base, data_root=data_root, mapped=not is_kept(spec))
+    return rows.raw(spec, seed=seed)
 
 
 #: Name -> reader, called as `read(spec, seed=, data_root=)`.
@@ -396,12 +392,8 @@ def table_source(
     frames = [pd.read_parquet(io.BytesIO(file)) for file in files.values()]
     names = [*files, None]
     update = {"path": names[0], "test_path": names[1], "content": content_of(frames)}
-    kept, kept_test = (*frames, None)[:2]
-
-    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        return raw_of(rows_of_table(kept, kept_test, spec, given), spec, seed=seed)
-
-    return Source(spec.model_copy(update=update), files, given, raw)
+    rows = StoredRows(*frames, where=given)
+    return Source(spec.model_copy(update=update), files, given, rows.raw)
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:
@@ -432,14 +424,11 @@ def array_source(
         files[f"{name}.npy"] = buffer.getvalue()
     content = fingerprint(files, _names(spec))
     update = {"name": "npz", "path": KEPT, "image_size": None, "content": content}
-
-    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        return raw_of(rows_of_arrays(kept, spec, Path(given), images), spec, seed=seed)
-
     if images is not None:
         files[STORED] = images.to_json().encode()
     files = {f"{KEPT}/{name}": content for name, content in files.items()}
-    return Source(spec.model_copy(update=update), files, given, raw)
+    rows = StoredRows(arrays=kept, images=images, where=given)
+    return Source(spec.model_copy(update=update), files, given, rows.raw)
 
 
 def _without_objects(array: Array, name: str, given: str) -> Array:
@@ -447,8 +436,12 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     found = typed_targets(array, f"{name} of {given}")
     if found.dtype.kind in "biufM":
         return found
-    if name.startswith("y") and not pd.isna(found).any():
-        return found.astype(str)
+    if name.startswith("y"):
+        lacking = pd.isna(found)
+        known = typed_targets(found[~lacking], name)
+        if known.dtype.kind in "biuf" and (known.astype(float).astype(known.dtype) == known).all():
+            return np.where(lacking, np.nan, found).astype(float)
+        return np.where(lacking, "", found.astype(str))
     raise UserError(
         "array-of-objects",
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
@@ -517,9 +510,7 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         )
     labels = _listed(y, "y")
     if len(x) != len(labels):
-        raise UserError(
-            "x-y-lengths", f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
-        )
+        raise _of_other_rows("y", len(x), labels)
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
     return array_source(arrays, spec, given=GIVEN, images=images)
@@ -535,6 +526,14 @@ def _listed(values: Any, name: str) -> Array:
             "list(...) makes a list of values that have no order or can be read only once",
         )
     return found
+
+
+def _of_other_rows(name: str, n: int, values: Array) -> UserError:
+    return UserError(
+        "one-value-per-row",
+        f"{name} must hold one value for each of the {n} rows, but has the shape "
+        f"{list(values.shape)}",
+    )
 
 
 def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
@@ -557,11 +556,7 @@ def _of_table(
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
     for option, values in of_rows.items():
         if values.shape != (len(frame),):
-            raise UserError(
-                "option-one-value-per-row",
-                f"{option} must hold one value for each of the {len(frame)} rows, but has the "
-                f"shape {list(values.shape)}; or name a column",
-            )
+            raise _of_other_rows(option, len(frame), values)
         if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
@@ -570,15 +565,9 @@ def _of_table(
             raise UserError("y-and-target", "give y or the name of the target column, not both")
         name = str(getattr(y, "name", None) or "target")
         values = _listed(y, "y")
-        if values.ndim == 2 and values.shape[1] == 1:
-            values = values[:, 0]
         if values.ndim not in (1, 2) or len(values) != len(frame):
-            raise UserError(
-                "y-one-value-per-row",
-                f"y must hold one value for each of the {len(frame)} rows, but has the shape "
-                f"{list(values.shape)}",
-            )
-        columns = values.T if values.ndim == 2 else values[None]
+            raise _of_other_rows("y", len(frame), values)
+        columns = np.atleast_2d(values.T)
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
         names = [f"{n} (y)" if n in frame.columns else n for n in names]
         frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))

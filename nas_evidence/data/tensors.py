@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nas_evidence.data import real_targets
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.data.mapped import Array, MappedRows
-from nas_evidence.data.targets import reading_of
+from nas_evidence.data.targets import RealTargets, reading_of
 from nas_evidence.data.units import Units
 from nas_evidence.maths.target_scale import TargetScale, fit, identity
 from nas_evidence.spec.likelihoods import Stored
@@ -156,7 +155,7 @@ class TensorData:
 
 
 def _seen(y: Array, scale: TargetScale, device: torch.device | str) -> Tensor:
-    return torch.tensor(real_targets.seen(y, scale), device=device)
+    return torch.tensor(RealTargets().seen(y, scale), device=device)
 
 
 class NormalisedRows:

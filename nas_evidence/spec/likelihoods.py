@@ -28,7 +28,6 @@ class TargetKind:
 
     task         its name in study files
     stored       its name in arrays, in digests of data and in stored comparisons
-    reading      the module of how such targets are read, a `Reading` of `data/targets.py`
     targets      what the targets are called
     values       what they are as values of an array
     predicted    what is predicted of a row, besides a value
@@ -48,7 +47,6 @@ class TargetKind:
 
     task: Task
     stored: Stored
-    reading: str
     targets: str
     values: str
     predicted: str
@@ -69,7 +67,6 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
     "classification": TargetKind(
         task="classification",
         stored="labels",
-        reading="nas_evidence.data.labels",
         targets="classes",
         values="labels",
         predicted="its class probabilities",
@@ -95,7 +92,6 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
     "regression": TargetKind(
         task="regression",
         stored="real",
-        reading="nas_evidence.data.real_targets",
         targets="real targets",
         values="real numbers",
         predicted="its 90 % intervals",

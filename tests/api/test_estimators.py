@@ -179,8 +179,8 @@ def test_a_pickle_of_a_pickle_predicts_and_holds_no_object_of_the_network(tmp_pa
 @pytest.mark.parametrize(
     ("labels", "code", "parts"),
     [
-        (["a", None], "fit-labels-missing", ("20 of 40 rows", "row 1")),
-        (pd.Series(["a", np.nan]), "fit-labels-missing", ("20 of 40 rows", "row 1")),
+        (["a", None], "target-missing-in-rows", ("20 of 40 rows", "row 1")),
+        (pd.Series(["a", np.nan]), "target-missing-in-rows", ("20 of 40 rows", "row 1")),
         (np.array([1, "1"], dtype=object), "labels-of-two-types", ("1 as text",)),
     ],
 )
@@ -191,6 +191,27 @@ def test_labels_that_cannot_be_used_are_refused_in_a_sentence(
     y = pd.Series(repeated) if isinstance(labels, pd.Series) else np.array(repeated, dtype=object)
     with refused(code, *parts):
         nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK).fit(rows()[0], y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "values", "none"),
+    [
+        ("Classifier", ["a", "b"], None),
+        ("Classifier", [3.0, 7.0], np.nan),
+        ("Regressor", [0.5, 2.0], np.nan),
+    ],
+)
+@pytest.mark.parametrize("as_series", [False, True])
+def test_rows_without_a_target_are_left_out_of_a_fit(
+    kind: str, values: list[Any], none: Any, as_series: bool
+) -> None:
+    x, y = rows()[0], [none, *(values * 20)[1:]]
+    y = pd.Series(y) if as_series else np.array(y)
+    estimator = getattr(nas_evidence, f"Evidence{kind}")(n_trials=1, settings=QUICK)
+    found = estimator.fit(x, y).predict(x)
+    expected = clone(estimator).fit(x[1:], y[1:]).predict(x)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

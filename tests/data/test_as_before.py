@@ -98,10 +98,10 @@ def half_of_words(frame: pd.DataFrame) -> pd.DataFrame:
     [
         (lambda f: f.drop(columns="town"), "columns-missing", ["'town'"]),
         (lambda f: f.assign(weight="heavy"), "column-not-numbers", ["'weight'", "'heavy'"]),
-        (half_of_words, "refit-column-not-numbers", ["'weight'", "'heavy'"]),
-        (lambda f: f.assign(town=range(48)), "refit-no-known-category", ["'town'", "oslo"]),
+        (half_of_words, "refit-column-unlike", ["'weight'", "'heavy'"]),
+        (lambda f: f.assign(town=range(48)), "refit-column-unlike", ["'town'", "oslo"]),
         (lambda f: f.assign(seen=3.5), "refit-other-column", ["'seen'", "dates"]),
-        (lambda f: f.assign(pet=["cow", *f["pet"][1:]]), "refit-new-class", ["cow", "cat"]),
+        (lambda f: f.assign(pet=["cow", *f["pet"][1:]]), "refit-other-classes", ["cow", "cat"]),
         (lambda f: f[f["pet"] == "dog"], "one-class", []),
         (lambda f: f.drop(columns="pet"), "no-such-column", ["'pet'"]),
     ],
@@ -116,7 +116,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(
 def test_a_class_without_a_row_is_refused() -> None:
     three = pets()
     three.loc[:5, "pet"] = "cow"
-    with refused("refit-class-missing", "cow"):
+    with refused("refit-other-classes", "cow"):
         read(pets(), before=before_of(three))
 
 
@@ -136,7 +136,7 @@ def test_the_scale_of_the_target_and_the_columns_of_rows_stay() -> None:
     assert arrays.scale.name == "log"
     assert arrays.units.count == 12
     assert not any("pet" in name for name in arrays.meaning.preparation.feature_names)
-    with refused("refit-test-lacks-column", "'owner'"):
+    with refused("refit-lacks-column", "'owner'"):
         all_rows(before, StoredRows(more, more.drop(columns="owner")), "pets.csv")
 
 

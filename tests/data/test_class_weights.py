@@ -22,8 +22,8 @@ from nas_evidence.api.request import of_source
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.digest import data_digest
-from nas_evidence.data.labels import class_weights
 from nas_evidence.data.source import source_in_memory
+from nas_evidence.data.targets import class_weights
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Prediction, Predictor
 from nas_evidence.exporting.winner import load_winner

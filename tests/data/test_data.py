@@ -56,6 +56,20 @@ def npz(tmp_path: Path) -> Callable[..., DatasetSpec]:
     return write
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., DatasetSpec]:
+    """Write the example as .npy files, some arrays replaced, or dropped; return its spec."""
+
+    def write(spec: dict[str, int] | None = None, **changed: np.ndarray | None) -> DatasetSpec:
+        (tmp_path / "own").mkdir(exist_ok=True)
+        for key, array in {**example_arrays(), **changed}.items():
+            if array is not None:
+                np.save(tmp_path / "own" / f"{key}.npy", array)
+        return DatasetSpec(name="npz", path=str(tmp_path / "own"), **(spec or {}))
+
+    return write
+
+
 def write_idx(path: Path, array: np.ndarray, *, zipped: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     header = np.array([0x0800 + array.ndim, *array.shape], dtype=">i4").tobytes()
@@ -295,16 +309,16 @@ def _bad_row(value: float) -> np.ndarray:
     ("changed", "says"),
     [
         ({"y_train": None}, r"y_train is missing; it has x_train, x_test, y_test"),
-        ({"y_test": None}, "has x_test but no y_test; add it, or leave out both"),
+        ({"y_test": None}, "must have both x_test and y_test, or neither"),
         ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
         ({"y_test": np.arange(31) % 3}, "x_test and y_test .* 30 and 31"),
         ({"x_train": _bad_row(np.inf)}, "x_train .*must be finite .* 1 of 60 .* row 7; remove"),
         ({"x_train": _bad_row(1e300)}, "x_train .*must be finite in float32"),
         ({"x_train": np.full((60, 5), "a")}, "x_train must be numbers, but is <U1 .*astype"),
-        ({"x_train": np.full((60, 5), None)}, "x_train .* Python objects.*astype"),
+        ({"x_train": np.full((60, 5), None)}, "x_train, a plain number array: .*bject.*astype"),
         ({"x_train": np.ones(60)}, r"x_train must be vectors .* \[60\]"),
-        ({"x_test": np.ones((30, 4))}, r"agree .* \[5\] and float64 \[4\]"),
-        ({"x_test": np.ones((30, 5), dtype=np.uint8)}, "agree .* float64 .* uint8"),
+        ({"x_test": np.ones((30, 4))}, r"agree .* \[5\] and float\d+ \[4\]"),
+        ({"x_test": np.ones((30, 5), dtype=np.uint8)}, r"agree .* float\d+ .* uint8"),
         ({"y_test": np.full(30, "a")}, "test labels must be among .* 'a' is not"),
         ({"y_train": np.ones((60, 2, 1))}, r"y_train .* but the shape is \[60, 2, 1\]"),
         ({"y_train": np.ones(60, dtype=bool)}, "at least 2 classes, but every .* True"),
@@ -312,15 +326,19 @@ def _bad_row(value: float) -> np.ndarray:
         ({"y_train": np.ones((60, 2)), "y_test": np.ones((30, 3))}, "as many columns"),
         ({"y_train": np.zeros(60, dtype=int)}, "at least 2 classes, but every .* 0"),
         ({"y_test": np.arange(30) % 4}, r"among the training labels, but 3 is not"),
-        ({"y_train": np.array([None] * 60)}, "Python objects, not a plain number array"),
+        ({"y_train": np.array([None] * 60)}, r"y_train, a plain number array: .*bject.*\(str\)"),
     ],
 )
-def test_npz_mistakes_are_named_with_the_file(
-    changed: dict[str, np.ndarray | None], says: str, npz: Callable[..., DatasetSpec]
+def test_mistakes_are_named_with_the_file_or_the_folder(
+    changed: dict[str, np.ndarray | None],
+    says: str,
+    npz: Callable[..., DatasetSpec],
+    folder: Callable[..., DatasetSpec],
 ):
-    with pytest.raises(ValueError, match=says) as caught:
-        load(npz(**changed), seed=0)
-    assert "own.npz" in str(caught.value)
+    for write, name in ((npz, "own.npz"), (folder, "own")):
+        with pytest.raises(ValueError, match=says) as caught:
+            load(write(**changed), seed=0)
+        assert name in str(caught.value)
 
 
 def test_npz_that_is_no_npz_is_refused_and_never_unpickled(tmp_path: Path):
@@ -395,20 +413,6 @@ def test_labels_have_no_scale(npz: Callable[..., DatasetSpec]):
 
 
 # --- inputs that stay on disk
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Callable[..., DatasetSpec]:
-    """Write the example as .npy files, some arrays replaced, or dropped; return its spec."""
-
-    def write(spec: dict[str, int] | None = None, **changed: np.ndarray | None) -> DatasetSpec:
-        (tmp_path / "own").mkdir(exist_ok=True)
-        for key, array in {**example_arrays(), **changed}.items():
-            if array is not None:
-                np.save(tmp_path / "own" / f"{key}.npy", array)
-        return DatasetSpec(name="npz", path=str(tmp_path / "own"), **(spec or {}))
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -503,24 +507,6 @@ def test_slices_cover_all_rows_in_order(shape: tuple[int, ...]):
     )
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"y_train": None}, r"must be in .*own.*y_train is missing.*--data-root"),
-        ({"y_test": None}, "has x_test but no y_test"),
-        ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
-        ({"x_train": _bad_row(np.inf)}, "x_train .*must be finite .* 1 of 60 .* row 7; remove"),
-        ({"x_train": np.full((60, 5), "a")}, "x_train must be numbers"),
-        ({"y_train": np.array([None] * 60)}, r"y_train in .*y_train\.npy .*Python objects"),
-    ],
-)
-def test_mistakes_in_a_folder_are_named_with_it(
-    changed: dict[str, np.ndarray | None], says: str, folder: Callable[..., DatasetSpec]
-):
-    with pytest.raises(ValueError, match=says):
-        load(folder(**changed), seed=0)
-
-
 def test_a_torn_file_in_a_folder_is_named(folder: Callable[..., DatasetSpec], tmp_path: Path):
     spec = folder()
     torn = tmp_path / "own" / "x_test.npy"
@@ -555,14 +541,13 @@ def test_idx_files_are_read_plain_or_zipped_and_nothing_is_written(
 def test_named_sets_say_what_is_missing_and_the_remedy(tmp_path: Path):
     for name, file, folder in (
         ("mnist", "t10k-labels-idx1-ubyte", "MNIST/raw"),
-        ("cifar10", "data_batch_1", "cifar-10-batches-py"),
-        ("cifar100", "train", "cifar-100-python"),
+        ("cifar10", "", "cifar-10-batches-py"),
+        ("cifar100", "", "cifar-100-python"),
     ):
         if name == "mnist":
             write_mnist_like(tmp_path / folder, np.arange(20) % 10)
             (tmp_path / folder / file).unlink()
-        says = rf"the file {file} in {tmp_path / folder}.*data_root \(--data-root\).*`download`"
-        with pytest.raises(ValueError, match=says):
+        with refused("image-file-missing", name, file or "MD5", tmp_path, "--data-root"):
             load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
         with pytest.raises(ValueError, match=rf"{folder}/ with data_root \(--data-root\)"):
             load(DatasetSpec(name=name), seed=0)
@@ -571,27 +556,22 @@ def test_named_sets_say_what_is_missing_and_the_remedy(tmp_path: Path):
 def test_damaged_idx_files_are_named(tmp_path: Path):
     path = tmp_path / "labels"
     write_idx(path, np.arange(5))
-    assert read_idx(path, n_axes=1).tolist() == [0, 1, 2, 3, 4]
+    assert read_idx(path).tolist() == [0, 1, 2, 3, 4]
     whole = path.read_bytes()
-    for content, says in (
-        (whole[:-1], "must hold 5 bytes after its header, but has 4"),
-        (whole[:3], "not an IDX file"),
-        (b"", "not an IDX file"),
-        (b"x" * 40, "not an IDX file"),
-    ):
+    for content in (whole[:-1], whole[:3], b"", b"x" * 40):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=f"labels {says}|labels is {says}"):
-            read_idx(path, n_axes=1)
+        with refused("array-file-unreadable", "labels", "IDX"):
+            read_idx(path)
     path.unlink()
     for content in (gzip.compress(whole)[:-6], b"hello", gzip.compress(whole)[:12] + b"\xff" * 20):
         path.with_name("labels.gz").write_bytes(content)
-        with refused("gzip-damaged", "labels.gz"):
-            read_idx(path, n_axes=1)
+        with refused("array-file-unreadable", "labels.gz", "IDX"):
+            read_idx(path)
 
 
 def test_images_and_labels_must_be_as_many(tmp_path: Path):
     write_mnist_like(tmp_path / "MNIST/raw", np.arange(19) % 10)
-    with refused("images-labels-differ", "t10k-images-idx3-ubyte", 20, "t10k-labels", 19):
+    with refused("images-labels-differ", "t10k", 20, 19):
         load(DatasetSpec(name="mnist"), seed=0, data_root=str(tmp_path))
 
 
@@ -640,7 +620,7 @@ def test_cifar_is_read_channels_first(name: str, tmp_path: Path, monkeypatch: py
     import torchvision.datasets
 
     images = write_cifar(tmp_path, name)
-    with pytest.raises(ValueError, match=r"published ones.*MD5.*`download`"):
+    with refused("image-file-missing", name, "published", "MD5"):
         load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     data = load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))

@@ -101,8 +101,6 @@ AS_IT_IS: dict[str, tuple[Any, Tensor, Tensor]] = {
                               Y[[1, 3, 5, 8]]),
     "drop_last in order": (DataLoader(ALL, 7, drop_last=True), X[:56], Y[:56]),
     "drop_last shuffled": (DataLoader(ALL, 7, drop_last=True, shuffle=True), X, Y),
-    "with replacement": (DataLoader(ALL, 7, sampler=RandomSampler(ALL, replacement=True)), X, Y),
-    "equal weights": (DataLoader(ALL, 7, sampler=WeightedRandomSampler([2.0] * N, N)), X, Y),
     "shares of processes": (
         DataLoader(ALL, 7, sampler=DistributedSampler(ALL, num_replicas=2, rank=1)), X, Y,
     ),
@@ -175,7 +173,9 @@ def endless() -> Iterator[Any]:
 ONCE = iter(list(zip(X, Y, strict=True)))
 REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     "weights": (DataLoader(ALL, 7, sampler=WeightedRandomSampler(range(1, N + 1), N)),
-                "loader-weights", []),
+                "loader-rows-vary", ["WeightedRandomSampler", "other rows"]),
+    "with replacement": (DataLoader(ALL, 7, sampler=RandomSampler(ALL, replacement=True)),
+                         "loader-rows-vary", ["RandomSampler", "shuffle=True"]),
     "twice as often": (DataLoader(ALL, 7, sampler=Of(lambda _: [0, 0, 1])), "loader-rows-vary",
                        ["Of", "more often"]),
     "other rows": (DataLoader(ALL, 7, sampler=Of(lambda _: random.sample(range(N), 9))),
@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     "drawn in collate_fn": (
         DataLoader(ALL, 7, collate_fn=lambda items: (torch.randn(len(items), 4),
                                                      default_collate(items)[1])),
-        "loader-collate-varies", [],
+        "loader-random-rows", [],
     ),
     "ragged": (DataLoader(Rows(lambda i: (X[i, : 1 + i % 3], Y[i])), 7), "loader-rows-differ", []),
     "three parts": (TensorDataset(X, Y, Y), "own-loop-pairs", [3]),

@@ -1,5 +1,6 @@
 """Targets of any kind become labels with names, or real numbers; what cannot is one sentence."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import refused
 
+from nas_evidence.data.digest import data_digest
+from nas_evidence.data.source import Source, array_source, source_in_memory, source_of
 from nas_evidence.data.targets import targets_of
-from nas_evidence.spec.likelihoods import TARGET_KINDS
+from nas_evidence.spec.study import DatasetSpec
 
 
 def found(y: Any, test: Any = None, task: Any = None, **more: Any) -> Any:
@@ -67,16 +71,11 @@ def test_labels_and_class_names_give_the_texts_back(y: list[str]) -> None:
 
 
 @pytest.mark.parametrize("task", [None, "regression"])
-@pytest.mark.parametrize("declared", [False, True])
 def test_whole_numbers_that_look_like_counts_are_real_and_say_what_there_is_for_counts(
-    task: Any, declared: bool, monkeypatch: pytest.MonkeyPatch
+    task: Any,
 ) -> None:
     rng = np.random.default_rng(0)
     says = "they look like counts, and a likelihood for counts is missing"
-    monkeypatch.delitem(TARGET_KINDS, "counts", raising=False)
-    if declared:
-        monkeypatch.setitem(TARGET_KINDS, "counts", TARGET_KINDS["regression"])
-        says = "they look like counts: give task=counts"
     result = found(rng.poisson(9, 300), task=task)
     assert result.train.dtype == np.float64
     assert result.sentence.startswith(f"regression, target from 1 to 19; {says}")
@@ -111,8 +110,6 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
     [
         (["a", "a"], None, None, "at least 2 classes, but every training row has 'a'"),
         ([5.0, 5.0], None, "regression", "all 2 training targets are 5, so there is nothing"),
-        (["a", None, "b"], None, None, "1 of 3 rows have no value, the first at row 1"),
-        ([1.0, float("nan")], None, None, "1 of 2 rows have no value, the first at row 1"),
         (list("abcdefgh"), None, None, "8 different values in 8 rows are not classes"),
         (["a", "a"], None, "regression", "numbers, but there is 'a'; give task=classification"),
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),
@@ -126,7 +123,116 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
 def test_what_cannot_be_a_target_is_one_sentence_with_its_place(
     y: Any, test: Any, task: Any, says: str
 ) -> None:
-    plain = np.array(y, dtype=object if None in list(np.ravel(np.array(y, object))) else None)
     with pytest.raises(ValueError, match=says) as caught:
-        found(plain, test, task)
+        found(y, test, task)
     assert str(caught.value).startswith("y of mine: ")
+
+
+# --- rows without a target
+
+N, LACKING = 60, [5, 17]
+X = np.random.default_rng(0).normal(size=(N, 3))
+KNOWN = np.setdiff1d(np.arange(N), LACKING)
+#: Targets of each kind, and what stands in the place of one that is missing.
+HOLES: dict[str, tuple[list[Any], Any]] = {
+    "text": (["a", "b", "c"] * 20, None),
+    "empty text": (["a", "b", "c"] * 20, ""),
+    "booleans": ([True, False, True] * 20, None),
+    "whole numbers": ([4, 5, 6] * 20, None),
+    "whole numbers as floats": ([4.0, 5.0, 6.0] * 20, np.nan),
+    "real": ((X[:, 0] ** 3).tolist(), np.nan),
+    "real objects": ((X[:, 0] ** 3).tolist(), None),
+    "several": ((X[:, :2] ** 3).tolist(), [np.nan, 1.0]),
+    "one-hot": (np.eye(3)[np.arange(N) % 3].tolist(), [np.nan] * 3),
+}
+OF_ROWS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "groups": {"groups": np.arange(N) // 4},
+    "times": {"time_column": np.arange(N)[::-1]},
+    "weights": {"weights": np.arange(N) % 3},
+    "a test": {"test_fraction": 0.2},
+}
+
+
+def given_as(door: str, y: list[Any], rows: Any, keys: dict[str, Any], home: Path) -> Source:
+    """Return some rows of X and y as data come: with holes if their kind has such."""
+    y = [y[i] for i in rows]
+    keys = {k: v[rows] if isinstance(v, np.ndarray) else v for k, v in keys.items()}
+    frame = pd.DataFrame(X[rows], columns=[*"abc"], index=np.asarray(rows)[::-1] + 100)
+    if door == "arrays":
+        return source_in_memory(X[rows], y, keys)
+    if door == "table and y":
+        return source_in_memory(frame, y, keys)
+    columns = (
+        {"y": y} if np.ndim(y[0]) == 0 else dict(zip("uvw", zip(*y, strict=True), strict=False))
+    )
+    frame = frame.assign(**{name: list(values) for name, values in columns.items()})
+    keys["target"] = ",".join(columns)
+    if door == "table":
+        return source_in_memory(frame, None, keys)
+    of_rows = {k: v for k, v in keys.items() if isinstance(v, np.ndarray)}
+    frame.assign(**{f"of {k}": v for k, v in of_rows.items()}).to_csv(home / "t.csv", index=False)
+    keys |= {k: f"of {k}" for k in of_rows}
+    found = source_of(DatasetSpec(name="table", path=str(home / "t.csv"), **keys))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("more", OF_ROWS)
+@pytest.mark.parametrize("door", ["arrays", "table", "table and y", "file"])
+@pytest.mark.parametrize("kind", HOLES)
+def test_rows_without_a_target_are_left_out_as_if_they_had_not_been_given(
+    kind: str, door: str, more: str, tmp_path: Path
+) -> None:
+    if kind == "one-hot" and door != "arrays":
+        pytest.skip("columns of 0 and 1 are no targets")
+    y, none = HOLES[kind]
+    holes = [none if i in LACKING else one for i, one in enumerate(y)]
+    keys = OF_ROWS[more]
+    arrays = given_as(door, holes, np.arange(N), keys, tmp_path).arrays(seed=0)
+    expected = given_as(door, y, KNOWN, keys, tmp_path).arrays(seed=0)
+    assert data_digest(arrays) == data_digest(expected)
+    assert arrays.meaning.classes == expected.meaning.classes
+    told = "left out: 2 of 60 rows, as they have no target; the first is row 5"
+    assert [*arrays.meaning.said[:-1]][-1] == told
+    said = [one for one in arrays.meaning.said if one != told]
+    if kind != "booleans" or door != "arrays":  # which are numbers beside a gap
+        assert said == [*expected.meaning.said]
+
+
+def test_integers_beside_a_missing_target_stay_apart() -> None:
+    large = [None, *(2**60 + i % 3 for i in range(1, N))]
+    for data, y, keys in (
+        (pd.DataFrame(X).assign(y=pd.Series(large, dtype=object)), None, {"target": "y"}),
+        (X, large, {}),
+    ):
+        arrays = source_in_memory(data, y, keys).arrays(seed=0)
+        assert [*map(str, arrays.meaning.classes)] == [str(2**60 + i) for i in range(3)]
+
+
+@pytest.mark.parametrize(("n", "lacking"), [(60, 12), (60, 13)])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_up_to_a_fifth_of_the_rows_may_lack_a_target(n: int, lacking: int, part: str) -> None:
+    y = np.arange(n) % 3 + 0.5
+    holes = np.where(np.arange(n) < lacking, np.nan, y)
+    arrays = {"x_train": X, "y_train": y, "x_test": X + 1, "y_test": y}
+    found = array_source(
+        arrays | {f"y_{part}": holes}, DatasetSpec(name="npz", path="data"), given="mine"
+    )
+    if lacking > 12:
+        with refused("target-missing-in-rows", lacking, n, "row 0", "20%"):
+            found.arrays(seed=0)
+        return
+    kept = found.arrays(seed=0)
+    assert len(kept.x_train if part == "train" else kept.x_test) == n - lacking
+    word = "" if part == "train" else "test "
+    assert f"left out: 12 of 60 {word}rows, as they have no target; the first is row 0" in (
+        kept.meaning.said
+    )
+
+
+def test_row_numbers_after_rows_were_left_out_say_of_which_rows_they_are() -> None:
+    y = np.where(np.arange(N) == 3, np.nan, np.arange(N) % 3)
+    y[10] = np.inf
+    with refused("target-not-finite", "row 9", "rows with a target"):
+        source_in_memory(X, y, {"task": "regression"}).arrays(seed=0)

@@ -230,7 +230,7 @@ def test_arrays_of_a_file_name_their_groups(tmp_path: Path) -> None:
     spec = DatasetSpec(name="npz", path=str(tmp_path / "a.npz"), groups="patient")
     units = load(spec, seed=0).units
     assert units.count == 12
-    with refused("npz-array-per-row", "'ward'", "is not there"):
+    with refused("npz-array-per-row", "'ward'", "no such array"):
         load(spec.model_copy(update={"groups": "ward"}), seed=0)
 
 

@@ -9,7 +9,7 @@ from torch.distributions import Normal
 from torch.testing import assert_close
 
 from nas_evidence.baselines.models import Simple
-from nas_evidence.data.targets import Reading, reading_of
+from nas_evidence.data.targets import reading_of
 from nas_evidence.likelihoods import random_signs
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
@@ -183,7 +183,6 @@ def test_declarations_name_what_there_is() -> None:
         assert set(kind.tests) <= set(TrialRecord.model_fields) & set(WORDS)
         assert not kind.simple or isinstance(imported(kind.simple), Simple)
         for name in ("read", "rows_of", "tested", "outputs", "seen", "leak"):
-            assert hasattr(Reading, name)
             assert callable(getattr(reading_of(kind), name))
     for likelihood in LIKELIHOODS.values():
         assert set(likelihood.without) <= set(SCORES)
