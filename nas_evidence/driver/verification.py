@@ -277,8 +277,8 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
             yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
     if study is None:
         return
-    for best in Standings(study, finds.done.values()).first(1):
-        if not (folder / (place := f"models/{best.trial_id}.safetensors")).is_file():
+    for trial_id in (best.trial_id for best in Standings(study, finds.done.values()).first(1)):
+        if not (folder / (place := f"models/{trial_id}.safetensors")).is_file():
             again = "missing; `predict` and `export` train it again each time they need it"
             yield Finding(Kind.WEIGHTS, place, again)
 
