@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from commands import forked_script
+from commands import QUICK, forked_script
 from matrix import REST
 from messages import refused
 from sklearn.base import clone
@@ -23,7 +23,6 @@ from nas_evidence.data.source import source_in_memory
 from nas_evidence.exporting import folder
 from nas_evidence.spec.record import TrialRecord
 
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 FITTED_ELSEWHERE = f"""
 import joblib, numpy as np, nas_evidence
 x = np.random.default_rng(0).normal(size=(40, 3))

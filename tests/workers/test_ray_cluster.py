@@ -21,9 +21,9 @@ from ray_pools import (
     send_tests_along,
     where,
 )
+from records import plain_study
 
 from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Lost, Verdict
 from nas_evidence.workers.pool import Limits
 
@@ -141,19 +141,11 @@ def test_with_auto_as_many_workers_run_as_gpus_and_cores_carry_but_no_more_than_
 def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     cluster: object, tmp_path: Path
 ) -> None:
-    spec = StudySpec.model_validate(
-        {
-            "name": "tight",
-            "objective": "sotl",
-            "estimators": ["sotl"],
-            "n_trials": 2,
-            "dataset": DATA,
-            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-            "sampler": {"name": "random"},
-            "plan": {"epochs": EPOCHS},
-            "resources": {"workers": 2, "gpus": 0.25},
-        }
-    )
+    spec = plain_study(
+        name="tight", objective="sotl", estimators=["sotl"], n_trials=2, dataset=DATA,
+        sampler={"name": "random"}, plan={"epochs": EPOCHS},
+        resources={"workers": 2, "gpus": 0.25},
+    )  # fmt: skip
     how = {"make_worker": Tight, "resources": {"workers": 2, "gpus": 0.25}}
     executor = pool(cluster.address, tmp_path / "logs", **how)
     try:

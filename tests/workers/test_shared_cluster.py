@@ -24,10 +24,11 @@ from ray_pools import (
     send_tests_along,
     where,
 )
+from records import plain_study
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.record import SliceReport, TrialRecord
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.workers.executor import Event, Launch, Lost, Watcher
 from nas_evidence.workers.pool import MOST_LOSSES, Limits
 from nas_evidence.workers.shares import CONTEXT_BYTES, MEMORY_FRACTION
@@ -239,20 +240,11 @@ def address() -> Iterator[str]:
 def run_grid(address: str, folder: Path, workers: int | str) -> InTurn:
     """Run the grid; return what its GPUs did."""
     resources = {"workers": workers, "gpus": "auto", "cpus": 1}
-    spec = StudySpec.model_validate(
-        {
-            "name": "grid",
-            "objective": "sotl",
-            "estimators": ["sotl"],
-            "n_trials": len(SHARE_OF) * len(DEPTHS),
-            "finalists": 0,
-            "dataset": DATA,
-            "family": {"mlp": {"width": sorted(SHARE_OF), "depth": DEPTHS}},
-            "sampler": {"name": "grid"},
-            "plan": {"epochs": 2},
-            "resources": resources,
-        }
-    )
+    spec = plain_study(
+        name="grid", objective="sotl", estimators=["sotl"], dataset=DATA, resources=resources,
+        n_trials=len(SHARE_OF) * len(DEPTHS), finalists=0, sampler={"name": "grid"},
+        family={"mlp": {"width": sorted(SHARE_OF), "depth": DEPTHS}}, plan={"epochs": 2},
+    )  # fmt: skip
     executor = pool(
         address,
         folder / "logs",
