@@ -457,18 +457,6 @@ def test_what_is_no_study_folder_is_left_alone(home: Path, tmp_path: Path, conte
     assert [p.name for p in tmp_path.rglob("*")] == ["out", "thesis.txt"][: 1 + target.is_dir()]
 
 
-def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path: Path) -> None:
-    process = run(
-        "search", "tiny.toml", "--out", tmp_path / "s", *INLINE,
-        "--set", "plan.learning_rate=1e14", "--trials", 2, folder=home, code=1,
-    )  # fmt: skip
-    assert "trials: 2 diverged" in process.stdout
-    assert "error: no trial is complete" in process.stderr
-    assert re.search(r"\[1/2\] trial 0 \(linear\) diverged, .*training loss is", process.stdout)
-    assert set(read_table(tmp_path / "s", "trials")["status"]) == {"diverged"}
-    assert (tmp_path / "s" / "report" / "index.html").is_file()
-
-
 # --- looking at a study
 
 
