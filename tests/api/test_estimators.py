@@ -252,7 +252,7 @@ def checks() -> list[object]:
     ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def without_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions come from the weights; the program is half of the time of a fit."""
     monkeypatch.setattr(
@@ -263,6 +263,7 @@ def without_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("without_program")
 @pytest.mark.parametrize(("estimator", "check"), checks())
 def test_an_estimator_passes_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)

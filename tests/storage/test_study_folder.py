@@ -179,11 +179,6 @@ def test_heartbeats_are_written_while_the_study_is_held(
 # --- who is superseded
 
 
-def next_of(folder: Path) -> Path:
-    """The file that the next process would create."""
-    return folder / piece(read_log(folder).last + 1)
-
-
 class Thief(FakeExecutor):
     """Another process takes the study over in the midst of it, and goes on to the end."""
 
