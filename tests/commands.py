@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,23 @@ curvature = "diag_ef"
 [sampler]
 name = "random"
 """
+
+
+#: Settings of a search of seconds; and of updates that need no other curvature.
+QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
+BY_DIAGONAL = {**QUICK, "plan.online.curvature": "diag_ef"}
+
+
+def small_search(
+    folder: Path, n_trials: int = 2, *, settings: Mapping[str, Any] | None = None, **given: Any
+) -> nas_evidence.Study:
+    """Search small perceptrons on a few rows of two classes, into `s`."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    return nas_evidence.search(
+        x, y, n_trials=n_trials, families=["mlp"], out=folder / "s", progress=False,
+        settings=QUICK | dict(settings or {}), **given,
+    )  # fmt: skip
 
 
 def study_text(name: str, epochs: int, **changes: object) -> str:

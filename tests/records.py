@@ -11,7 +11,7 @@ from nas_evidence.spec.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec.study import ArchitectureSpec, Assignment
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 
 
 def mlp(**values: Any) -> ArchitectureSpec:
@@ -65,6 +65,13 @@ def record_with(trial_id: int = 0, **facts: Any) -> TrialRecord:
         "epochs": 1,
     }
     return TrialRecord(**(given | facts))
+
+
+def plain_study(**changes: Any) -> StudySpec:
+    """A study of small perceptrons on the digits; all that is not given is as by default."""
+    family = {"mlp": {"width": {"low": 4, "high": 64}}}
+    given = {"name": "s", "dataset": {"name": "digits"}, "family": family}
+    return StudySpec.model_validate(given | changes)
 
 
 def asked(

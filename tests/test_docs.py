@@ -15,6 +15,7 @@ from typing import get_args
 import duckdb
 import pytest
 from fakes import FakeExecutor, Silent
+from records import plain_study
 from typer.main import get_command
 
 import nas_evidence
@@ -22,7 +23,6 @@ from nas_evidence.cli.main import app
 from nas_evidence.cli.verbs import VERBS
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import shipped_studies
 from nas_evidence.storage.events import Event
 
@@ -166,16 +166,7 @@ def snippets(language: str, page: str) -> list[str]:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a finished study in runs/digits."""
-    study = StudySpec.model_validate(
-        {
-            "name": "digits",
-            "n_trials": 6,
-            "dataset": {"name": "digits"},
-            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-            "sampler": {"name": "random"},
-            "plan": {"epochs": 4},
-        }
-    )
+    study = plain_study(name="digits", n_trials=6, sampler={"name": "random"}, plan={"epochs": 4})
     Driver(study, tmp_path / "runs" / "digits", FakeExecutor(), Silent()).run()
     monkeypatch.chdir(tmp_path)
     return tmp_path

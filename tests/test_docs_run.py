@@ -23,10 +23,10 @@ import tutorial_output
 from blocks import ELSEWHERE, LANGUAGES, Block, blocks
 from fakes import FakeExecutor, Silent
 from matrix import REST
+from records import plain_study
 
 import nas_evidence
 from nas_evidence.driver.driver import Driver
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import open_study
 
@@ -90,9 +90,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '[family.mine]\nmodule = "my_nets:TabularResNet"\n'
     )
     (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
-    older = {"name": "older", "n_trials": 6, "dataset": {"name": "digits"}}
-    older |= {"family": {"mlp": {"width": {"low": 4, "high": 64}}}, "sampler": {"name": "random"}}
-    study = StudySpec.model_validate(older)
+    study = plain_study(name="older", n_trials=6, sampler={"name": "random"})
     folder = tmp_path / "runs" / "older"
     Driver(open_study(folder, study), folder, FakeExecutor(), Silent()).run()
     shutil.rmtree(folder / "models")  # its weights are stand-ins

@@ -13,13 +13,13 @@ import fakes
 import numpy as np
 import pandas as pd
 import pytest
+from commands import small_search
 from fakes import FakeExecutor
 from messages import refused
 from records import record_with
 
 import nas_evidence
 from nas_evidence.api.callbacks import Callbacks, Called, columns_added_by
-from nas_evidence.api.results import Study
 from nas_evidence.api.runs import run_of
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
@@ -40,22 +40,8 @@ from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Executor, StudyStatus, Watcher
 from nas_evidence.workers.inline import InlineExecutor
 
-QUICK = {
-    "plan.epochs": 4,
-    "plan.online.every": 2,
-    "plan.settle": 0,
-    "estimators": ["diag_ef"],
-    "objective": "diag_ef",
-}
-
-
-def search(folder: Path, n_trials: int = 2, **given: Any) -> Study:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
-    return nas_evidence.search(
-        x, y, n_trials=n_trials, families=["mlp"], out=folder / "s", progress=False,
-        **{"settings": QUICK, **given},
-    )  # fmt: skip
+EPOCHS = {"plan.epochs": 4, "plan.online.every": 2}
+search = partial(small_search, settings=EPOCHS)
 
 
 class Diary(nas_evidence.Watcher):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from commands import forked_script
+from commands import QUICK, forked_script
 from matrix import REST
 from messages import refused
 from sklearn.base import clone
@@ -23,7 +23,6 @@ from nas_evidence.data.source import source_in_memory
 from nas_evidence.exporting import folder
 from nas_evidence.spec.record import TrialRecord
 
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 FITTED_ELSEWHERE = f"""
 import joblib, numpy as np, nas_evidence
 x = np.random.default_rng(0).normal(size=(40, 3))
@@ -274,7 +273,7 @@ def checks() -> list[object]:
     ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def without_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions come from the weights; the program is half of the time of a fit."""
     monkeypatch.setattr(
@@ -285,6 +284,7 @@ def without_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("without_program")
 @pytest.mark.parametrize(("estimator", "check"), checks())
 def test_an_estimator_passes_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import QUICK
 
 import nas_evidence
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import asked_for
 from nas_evidence.storage.kept_how_read import FILE
 
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 LEFT_OUT = "2 constant columns are left out: a, b; "
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import QUICK
 from PIL import Image
 
 import nas_evidence
 from nas_evidence.cli.predict import predict
-
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 
 
 def save(path: Path, seed: int, *more: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import run
+from commands import QUICK, run
 from messages import refused
 
 import nas_evidence
@@ -16,7 +16,6 @@ from nas_evidence.data.preparation import prepare
 from nas_evidence.data.reading import read
 from nas_evidence.data.source import source_in_memory
 
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 N = 40
 R = np.random.default_rng(0)
 ROWS = pd.DataFrame({"size": R.normal(size=N), "age": R.normal(size=N)})

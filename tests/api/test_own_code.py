@@ -299,29 +299,6 @@ def test_a_family_of_the_script_with_several_processes_is_refused_before_a_folde
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_package_at_the_root_of_a_project_is_copied_without_its_environment_and_studies(
-    tmp_path: Path,
-) -> None:
-    home = tmp_path / "proj"
-    study_in(home, A)
-    (home / "nets.py").rename(home / "models.py")
-    (home / "__init__.py").touch()
-    for i in range(50):
-        path = home / ".venv" / "lib" / f"m{i}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    text = (home / "st.toml").read_text().replace("nets:Fam", "proj.models:Fam")
-    (home / "st.toml").write_text(text)
-    counts = []
-    for name in ("r1", "r2"):
-        run("search", "proj/st.toml", "--allow-code", "--executor", "inline", "--out",
-            f"proj/runs/{name}", folder=tmp_path)  # fmt: skip
-        counts.append(len(list((home / "runs" / name / "code").rglob("*.py"))))
-    assert counts == [2, 2]
-
-
-@pytest.mark.long
-@pytest.mark.slow
 def test_a_study_and_an_export_of_before_still_load_and_go_on(tmp_path: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(GOLDEN, old)

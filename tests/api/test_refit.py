@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import BY_DIAGONAL
 from fakes import drive, study
 from messages import refused
 from safetensors.numpy import load_file
@@ -14,14 +15,6 @@ from nas_evidence.api.request import check_more_of_refit
 from nas_evidence.spec.origin import Origin
 from nas_evidence.storage.kept_origin import keep_origin, read_origin
 from nas_evidence.storage.study_folder import open_study
-
-QUICK = {
-    "plan.epochs": 2,
-    "plan.settle": 0,
-    "estimators": ["diag_ef"],
-    "objective": "diag_ef",
-    "plan.online.curvature": "diag_ef",
-}
 
 
 def pets(n: int = 48, seed: int = 0) -> pd.DataFrame:
@@ -36,7 +29,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> nas_evidence.Study:
     """A study with a test, whose best is trial 0."""
     place = tmp_path_factory.mktemp("refit") / "pets"
     return nas_evidence.search(
-        pets(), target="pet", test_fraction=0.25, n_trials=1, settings=QUICK, out=place
+        pets(), target="pet", test_fraction=0.25, n_trials=1, settings=BY_DIAGONAL, out=place
     )
 
 
@@ -94,7 +87,7 @@ def test_the_same_rows_and_seed_give_the_weights_of_the_search_bit_for_bit(
     tmp_path: Path,
 ) -> None:
     first = nas_evidence.search(
-        pets(), target="pet", n_trials=1, settings=QUICK, out=tmp_path / "a"
+        pets(), target="pet", n_trials=1, settings=BY_DIAGONAL, out=tmp_path / "a"
     )
     again, other = first.refit(seeds=1), first.refit(seeds=1, seed=7, out=tmp_path / "b")
     one, same, unlike = (load_file(s.folder / "models" / "0.safetensors")
@@ -106,7 +99,7 @@ def test_the_same_rows_and_seed_give_the_weights_of_the_search_bit_for_bit(
 @pytest.mark.slow
 def test_several_architectures_are_trained_on_other_rows_in_their_order(tmp_path: Path) -> None:
     place = tmp_path / "pets"
-    nas_evidence.search(pets(), target="pet", n_trials=3, settings=QUICK, out=place)
+    nas_evidence.search(pets(), target="pet", n_trials=3, settings=BY_DIAGONAL, out=place)
     more = tmp_path / "more.csv"
     pets(60, 1).to_csv(more, index=False)
     again = nas_evidence.refit(place, more, top=2, seeds=1, out=tmp_path / "two")
@@ -120,7 +113,7 @@ def test_several_architectures_are_trained_on_other_rows_in_their_order(tmp_path
 
 @pytest.mark.long
 def test_a_named_data_set_is_trained_on_with_its_test_rows(tmp_path: Path) -> None:
-    settings = QUICK | {"dataset.max_train": 60, "dataset.max_test": 10}
+    settings = BY_DIAGONAL | {"dataset.max_train": 60, "dataset.max_test": 10}
     first = nas_evidence.search(
         "digits", n_trials=1, families=["linear"], settings=settings, out=tmp_path / "digits"
     )

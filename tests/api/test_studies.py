@@ -17,27 +17,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import QUICK
 from fakes import record_of
 from messages import refused
 from PIL import Image
-from records import asked, mlp
+from records import asked, mlp, plain_study
 
 import nas_evidence
 from nas_evidence.api.progress import NotebookProgress, ScriptProgress
 from nas_evidence.api.request import as_overrides, of_memory
-from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.reporting import by_matplotlib
 from nas_evidence.reporting.words import chance
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.apart import LostForkError
-
-QUICK = {
-    "plan.epochs": 2,
-    "plan.settle": 0,
-    "estimators": ["diag_ef"],
-    "objective": "diag_ef",
-}
 
 
 def table(n: int = 60) -> pd.DataFrame:
@@ -97,16 +89,6 @@ def test_methods_agree_without_uncertainty_and_the_posterior_makes_less_sure(
         np.testing.assert_allclose(
             sure.predict(table(), method=method).probabilities, found["map"], atol=1e-9
         )
-
-
-def test_the_export_alone_predicts_the_same(
-    classified: nas_evidence.Study, tmp_path: Path
-) -> None:
-    folder = classified.export(tmp_path / "winner")
-    alone = Predictor.load(folder).predict(table())
-    np.testing.assert_allclose(alone.probabilities, classified.predict(table()).probabilities)
-    with pytest.raises(ValueError, match="lacks 'weight'"):
-        Predictor.load(folder).predict(table().drop(columns="weight"))
 
 
 def test_importance_and_its_figure_are_of_the_columns_of_the_table(
@@ -279,26 +261,6 @@ def test_wrong_arguments_are_one_sentence(
     with pytest.raises(ValueError, match=says):
         search(data, y, tmp_path, **more)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_estimators_work_in_a_pipeline() -> None:
-    from sklearn.base import clone
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    x = np.random.default_rng(0).normal(size=(40, 3))
-    labels = np.where(x[:, 0] > 0, "up", "down")
-    classifier = nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK)
-    pipeline = make_pipeline(StandardScaler(), clone(classifier)).fit(x, labels)
-    assert pipeline.classes_.tolist() == ["down", "up"]
-    assert pipeline.predict_proba(x).shape == (40, 2)
-    assert set(pipeline.predict(x)) <= {"up", "down"}
-    assert pipeline.score(x, labels) > 0.5
-    regressor = nas_evidence.EvidenceRegressor(n_trials=1, settings=QUICK).fit(x, 3 * x[:, 0] + 9)
-    mean, std = regressor.predict(x, return_std=True)
-    assert mean.shape == std.shape == (40,)
-    assert (std > 0).all()
 
 
 @pytest.mark.slow
@@ -564,44 +526,23 @@ def test_a_leaderboard_has_every_architecture_in_the_order_of_the_ranking(
 
 def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
     shown: list[str] = []
-    families = {"mlp": {"width": {"low": 4, "high": 64}}}
-    spec = StudySpec.model_validate(
-        {"name": "a<b", "n_trials": 3, "dataset": {"name": "digits"}, "family": families,
-         "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
-    )  # fmt: skip
+    spec = plain_study(name="a<b", n_trials=3, objective="kfac_ggn", estimators=["kfac_ggn"])
     block = NotebookProgress(spec, 1, show=shown.append)
     assert "a&lt;b: 1 of 3 trials" in shown[0]
     for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
-        block.ended(
-            record_of(
-                asked(
-                    mlp(width=7 + trial_id),
-                    ("kfac_ggn",),
-                    trial_id=trial_id,
-                    dataset=spec.dataset,
-                    plan=spec.plan,
-                ),
-                status,
-            )
-        )
+        block.ended(record_of(asked(mlp(width=7 + trial_id), trial_id=trial_id), status))
     assert "2 of 3 trials · less than a minute left · last mlp(width=8) diverged" in shown[1]
     assert "best" not in shown[1]
     assert "3 of 3 trials · best mlp(width=9), kfac_ggn -0.5" in shown[2]
 
 
 def test_a_script_without_a_terminal_prints_at_most_one_line_a_minute() -> None:
-    spec = StudySpec.model_validate(
-        {"name": "s", "n_trials": 4, "dataset": {"name": "digits"}, "family": {"mlp": {}},
-         "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
-    )  # fmt: skip
+    spec = plain_study(n_trials=4, objective="kfac_ggn", estimators=["kfac_ggn"])
     now, lines = [0.0], list[str]()
     shown = ScriptProgress(spec, 0, tell=lines.append, clock=lambda: now[0])
     for trial_id, seconds in enumerate((10, 45, 4, 2)):
         now[0] += seconds
-        asked_for = asked(
-            mlp(width=7), ("kfac_ggn",), trial_id=trial_id, dataset=spec.dataset, plan=spec.plan
-        )
-        shown.ended(record_of(asked_for, TrialStatus.COMPLETE))
+        shown.ended(record_of(asked(mlp(width=7), trial_id=trial_id), TrialStatus.COMPLETE))
     [line] = lines
     assert line.startswith("s: 4 of 4 trials, best mlp(width=7), kfac_ggn -0.")
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,14 +15,13 @@ from urllib.request import urlopen
 import numpy as np
 import optuna
 import pytest
-from commands import environment
+from commands import QUICK, environment, small_search
 from fakes import Heard, last_log, report_of
 from faulty import flipped, run, study
 from hypothesis import example, given
 from hypothesis import strategies as st
 from messages import refused
 from records import asked, curve_of, record_with
-from wandb_files import wandb_runs
 
 import nas_evidence
 from nas_evidence.api import trackers
@@ -46,29 +44,9 @@ from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import StudyStatus, Watcher
 
-QUICK = {
-    "plan.epochs": 2,
-    "plan.settle": 0,
-    "estimators": ["diag_ef"],
-    "objective": "diag_ef",
-}
 
-
-def search(
-    folder: Path, track: Any, n_trials: int = 2, settings: Mapping[str, Any] | None = None
-) -> Study:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
-    return nas_evidence.search(
-        x,
-        y,
-        n_trials=n_trials,
-        settings={**QUICK, **(settings or {})},
-        families=["mlp"],
-        out=folder / "s",
-        track=track,
-        progress=False,
-    )
+def search(folder: Path, track: Any, n_trials: int = 2, **given: Any) -> Study:
+    return small_search(folder, n_trials, track=track, **given)
 
 
 class Memory(Tracker):
@@ -236,57 +214,8 @@ def test_an_unknown_tracker_and_a_missing_extra_are_one_sentence_each(
         check_track(["mlflow:sqlite:///x.db"])
 
 
-@pytest.mark.slow
-def test_event_files_read_back_hold_curves_scores_and_architecture(tmp_path: Path) -> None:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    study = search(tmp_path, "tensorboard")
-    trials = Tracked.all_in(study.folder)
-    assert tracker_in(study, "tensorboard").known() == {one.key for one in trials}
-    cut = study.folder / "tensorboard" / "trial-000001"
-    (cut / "ended-1").unlink()  # as if the process had been killed before
-    nas_evidence.resume(study.folder, track="tensorboard", progress=False)
-    assert tracker_in(study, "tensorboard").known() == {one.key for one in trials}
-    for one in trials:
-        home = study.folder / "tensorboard" / f"trial-{one.key[0]:06d}"
-        events = reader.EventAccumulator(str(home))
-        events.Reload()
-        for name, points in one.series.items():
-            read = [(e.step, e.value) for e in events.Scalars(name)]
-            np.testing.assert_allclose(read, points, rtol=1e-6, err_msg=name)
-        text = events.Tensors("architecture/text_summary")[0].tensor_proto.string_val[0].decode()
-        assert f"family: {one.about['family']}" in text
-
-
 def tracker_in(study: Study, text: str) -> Any:
     return tracker_of(text, study.spec, study.folder)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    text = f"mlflow:sqlite:///{tmp_path / 'm.db'}"
-    study = search(tmp_path, text)
-    tracker = tracker_in(study, text)
-    keys = {one.key for one in Tracked.all_in(study.folder)}
-    assert tracker.known() == keys
-    again = tracker_in(study, text)
-    again.study_started(study.spec, study.folder)
-    for one in Tracked.all_in(study.folder):  # what is there already is not doubled
-        again.log(one.key[0], one.about, {e: {n: v} for n, s in one.series.items() for e, v in s})
-    runs = tracker.client.search_runs([tracker.experiment])
-    assert len(runs) == len(keys)
-    by_trial = {int(run.data.tags["nas_evidence.trial"]): run for run in runs}
-    for one in Tracked.all_in(study.folder):
-        run = by_trial[one.key[0]]
-        assert run.data.params == dict(one.about)
-        assert run.info.status == "FINISHED"
-        assert run.data.tags["nas_evidence.status"] == "complete"
-        for name, points in one.series.items():
-            read = [
-                (m.step, m.value) for m in tracker.client.get_metric_history(run.info.run_id, name)
-            ]
-            np.testing.assert_allclose(sorted(read), points, err_msg=name)
 
 
 @pytest.mark.long
@@ -323,60 +252,6 @@ def test_networks_of_several_architectures_are_an_artifact_of_no_run(tmp_path: P
         trackers.keep_export("mlflow", spec, tmp_path, tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_runs_read_back_from_files_of_wandb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    study = search(tmp_path, "wandb:mine")
-    nas_evidence.resume(study.folder, n_trials=3, track="wandb:mine", progress=False)
-    runs = wandb_runs(tmp_path)
-    assert len(runs) == 3
-    for one in Tracked.all_in(study.folder):
-        (run,) = (run for run in runs if f"trial-{one.key[0]:06d}" in run["name"])
-        assert (run["project"], run["group"]) == ("mine", study.spec.name)
-        assert run["config"] == dict(one.about)
-        assert run["series"].pop("status")[-1][1] == "complete"
-        for name, points in one.series.items():
-            assert run["series"].pop(name) == points, name
-        assert {name: points[-1][1] for name, points in run["series"].items()} == {
-            f"final/{name}": value for name, value in one.final.items()
-        }
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_runs_read_back_from_the_database_of_trackio(tmp_path: Path) -> None:
-    """In a process of its own: trackio reads the place of its database when it is imported."""
-    if find_spec("trackio") is None:
-        pytest.skip("trackio is not installed")
-    search(tmp_path, ())
-    script = tmp_path / "script.py"
-    script.write_text(TRACKIO)
-    found = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path, env={**environment(), "TRACKIO_DIR": str(tmp_path / "t")},
-        capture_output=True, text=True, timeout=600, check=True,
-    )  # fmt: skip
-    runs = json.loads(found.stdout.splitlines()[-1])
-    trials = {f"trial-{one.key[0]:06d}": one for one in Tracked.all_in(tmp_path / "s")}
-    assert (
-        sorted(name[:12] for name in runs)
-        == sorted(trials)
-        == [f"trial-{i:06d}" for i in range(3)]
-    )
-    for name, (config, logs) in runs.items():
-        one = trials[name[:12]]
-        assert {key: config[key] for key in one.about} == dict(one.about)
-        for metric, points in one.series.items():
-            read = [(log["step"], log[metric]) for log in logs if metric in log]
-            np.testing.assert_allclose(read, points, err_msg=metric)
-        assert [log["status"] for log in logs if "status" in log] == ["complete"]
-
-
 def test_a_run_that_a_killed_process_left_is_continued_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,22 +273,6 @@ def test_a_run_that_a_killed_process_left_is_continued_where_it_was(
             tracker.progressed(report)
     assert [step for _, step, _ in steps] == [1, 2, 3]
     assert len({name for name, _, _ in steps}) == 1
-
-
-TRACKIO = """
-import json
-
-import nas_evidence
-import trackio
-
-for n_trials in (2, 3, 3):
-    nas_evidence.resume("s", n_trials=n_trials, track="trackio:mine", progress=False)
-from trackio.sqlite_storage import SQLiteStorage
-
-runs = trackio.Api().runs("mine")
-logs = {run.name: (run.config, SQLiteStorage.get_logs("mine", run.name)) for run in runs}
-print(json.dumps(logs))
-"""
 
 
 @pytest.mark.long

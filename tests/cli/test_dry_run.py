@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import contents, run, write_study
+from commands import BY_DIAGONAL, contents, run, write_study
 
 import nas_evidence
 from nas_evidence.storage.study_folder import locked
@@ -112,15 +112,6 @@ def test_a_dry_run_notices_other_data_than_those_of_the_trials(home: Path) -> No
 # --- the verb refit: what it prints, where it writes, and what the first study knows of it
 
 
-QUICK = {
-    "plan.epochs": 2,
-    "plan.settle": 0,
-    "estimators": ["diag_ef"],
-    "objective": "diag_ef",
-    "plan.online.curvature": "diag_ef",
-}
-
-
 @pytest.mark.long
 def test_refit_says_what_it_trains_and_refuses_rows_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,7 +120,7 @@ def test_refit_says_what_it_trains_and_refuses_rows_that_do_not_fit(
     weight = np.random.default_rng(0).normal(10, 4, 40)
     pets = pd.DataFrame({"weight": weight, "pet": np.where(weight > 10, "dog", "cat")})
     pets.to_csv("pets.csv", index=False)
-    options = {"test_fraction": 0.2, "n_trials": 1, "settings": QUICK, "progress": False}
+    options = {"test_fraction": 0.2, "n_trials": 1, "settings": BY_DIAGONAL, "progress": False}
     nas_evidence.search("pets.csv", target="pet", **options)
     inline = ("--executor", "inline")
     said = run("refit", "runs/pets", "--seeds", 2, *inline, folder=tmp_path).stdout

@@ -25,7 +25,7 @@ from commands import SCRIPT, environment, forked
 from fakes import Heard, drive, record_of, study
 from faulty import Cli
 from messages import refused
-from records import asked
+from records import asked, plain_study
 from rich.console import Console
 from searched import folder, record
 
@@ -54,7 +54,7 @@ from nas_evidence.spec.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.storage.kept_submission import Submission
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_folder import open_study
@@ -292,9 +292,7 @@ class Stopped(Exception):
 def test_the_first_line_comes_before_the_slow_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = StudySpec.model_validate(
-        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}, "n_trials": 5}
-    )
+    spec = plain_study(n_trials=5)
     store = working_copy(str(tmp_path / "s"))
     spec, data = begun(store.folder, spec, None)
     finds = find_done(store.folder)
@@ -316,11 +314,8 @@ def test_the_first_line_comes_before_the_slow_libraries(
 def forecast_told(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is said of the seconds that a study will take."""
     monkeypatch.setattr("nas_evidence.driver.runtime.forecast_seconds", seconds)
-    spec = StudySpec.model_validate(
-        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
-    )
     lines: list[str] = []
-    left: Any = UnfinishedStudy(spec, None, Run("local"), Heard(lines.append), None, None)
+    left: Any = UnfinishedStudy(plain_study(), None, Run("local"), Heard(lines.append), None, None)
     with left.forecast_told(None, 1, 2):
         pass
     return lines
@@ -464,23 +459,13 @@ def test_a_tree_that_is_only_on_the_path_searches_verifies_and_exports(
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(nas_evidence.__path__, "nas_evidence.")
 )
-STUDY = StudySpec(
-    name="small [b]",
-    objective="kfac_ggn",
-    n_trials=100,
-    dataset=DatasetSpec(name="digits"),
-    family={"mlp": {}, "linear": {}},
+STUDY = plain_study(
+    name="small [b]", objective="kfac_ggn", n_trials=100, family={"mlp": {}, "linear": {}}
 )
 
 
 def assignment(trial_id: int, family: str = "mlp", **values: int | str) -> Assignment:
-    return asked(
-        ArchitectureSpec(family=family, values=values),
-        STUDY.estimators,
-        trial_id=trial_id,
-        dataset=STUDY.dataset,
-        plan=STUDY.plan,
-    )
+    return asked(ArchitectureSpec(family=family, values=values), trial_id=trial_id)
 
 
 def ended(progress: Progress, given: Assignment, **changes: object) -> TrialRecord:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import run
+from commands import QUICK, run
 from messages import refused
 from sklearn.metrics import f1_score
 from typer.testing import CliRunner
@@ -25,8 +25,6 @@ from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.winner import load_winner
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.storage.tables import read_study_tables
-
-QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 
 
 def visits(seed: int, n: int = 60) -> pd.DataFrame:

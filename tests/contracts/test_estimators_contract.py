@@ -131,10 +131,6 @@ def test_a_sampled_claim_about_linear_models_holds(name: str) -> None:
         assert estimate.value > problem.truth - slack
 
 
-def test_no_registered_estimator_is_without_a_test_here() -> None:
-    assert set(SCORES) == {*KINDS, *SAMPLED, *RECORDED} - {*OWN}
-
-
 #: Scores from outside the package: those of notebooks/.
 OWN = ("zero_cost_proxies:SYNFLOW", "zero_cost_proxies:SNIP")
 #: Those that sample are in tests/scores/test_sampled.py.
@@ -232,11 +228,3 @@ def test_the_trace_ratio_of_one_exact_layer_is_one() -> None:
             model, x, y, likelihood="gaussian", curvature="diag_ggn", prior_precision=1.0,
             noise_std=0.5, trace_ratio=True,
         )  # fmt: skip
-
-
-def test_relations_are_the_three_words() -> None:
-    assert {score.relation for score in SCORES.values()} == {
-        "EXACT_ON_LINEAR",
-        "LOWER_BOUND",
-        "SCORE",
-    }

@@ -1,9 +1,7 @@
 """What every curvature kind owes the evidence; a new one is tested by being registered."""
 
-import ast
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -116,20 +114,3 @@ def test_a_new_kind_of_factors_is_counted_checked_and_judged_as_one(new_kind: st
     assert new.value == old.value
     problem = linear_problem("linear-3", 1, n_data=12, n_features=2, n_outputs=1)
     assert definition(problem, new_kind) == definition(problem, "kfac_ggn")
-
-
-def test_only_its_declaration_says_what_a_kind_of_curvature_stores() -> None:
-    package, found = Path(curvature.__file__).parents[1], []
-    for path in sorted(package.glob("[!t]*/**/*.py")) + sorted(package.glob("training/*.py")):
-        text = path.read_text(encoding="utf-8")
-        if path.name == "registry.py" or not any(name in text for name in ("eigen_", "CURVAT")):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            said = ast.unparse(node) if isinstance(node, ast.Compare | ast.Constant) else ""
-            names = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
-            asked = isinstance(node, ast.Compare) and (
-                names & CURVATURES.keys() or ("CURVATURES" in said and ".structure" in said)
-            )
-            if asked or (said == "'eigen_corrected'" and path != Path(curvature.__file__)):
-                found.append(f"{path.relative_to(package)}:{node.lineno}: {said}")
-    assert found == [], "ask `Curvature` and its `form` instead"

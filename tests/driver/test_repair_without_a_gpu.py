@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_gpu import FakeGpu
 from fakes import Silent
+from records import plain_study
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
@@ -18,18 +19,11 @@ from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.inline import InlineExecutor
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-STUDY = StudySpec.model_validate(
-    {
-        "name": "small",
-        "n_trials": 2,
-        "dataset": {"name": "digits", "max_train": 100, "max_test": 20},
-        "family": {"mlp": {"width": {"options": [4, 5]}}},
-        "plan": {"epochs": 2},
-        "estimators": ["diag_ef"],
-        "objective": "diag_ef",
-        "sampler": {"name": "random"},
-    }
-)
+STUDY = plain_study(
+    name="small", n_trials=2, dataset={"name": "digits", "max_train": 100, "max_test": 20},
+    family={"mlp": {"width": {"options": [4, 5]}}}, plan={"epochs": 2}, estimators=["diag_ef"],
+    objective="diag_ef", sampler={"name": "random"},
+)  # fmt: skip
 
 
 def data(study: StudySpec) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fakes import Silent, asked_in, finished, told_in
 from learning_curves import synthetic
+from records import plain_study
 from simulated import SimulatedExecutor
 
 from nas_evidence.driver.driver import Driver
@@ -74,18 +75,11 @@ def study() -> StudySpec:
         "width": {"low": 4, "high": 1024},
         "shape": {"options": ["constant", "taper"]},
     }
-    return StudySpec.model_validate(
-        {
-            "name": "long",
-            "objective": "kfac_ggn",
-            "n_trials": N_TRIALS,
-            "finalists": 0,
-            "dataset": {"name": "digits"},
-            "family": {"mlp": domains},
-            "plan": {"epochs": EPOCHS, "online": {"every": 1}},
-            "sampler": {"name": "qmc"},
-        }
-    )
+    return plain_study(
+        name="long", objective="kfac_ggn", n_trials=N_TRIALS, finalists=0,
+        family={"mlp": domains}, plan={"epochs": EPOCHS, "online": {"every": 1}},
+        sampler={"name": "qmc"},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

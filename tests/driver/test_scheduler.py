@@ -12,6 +12,7 @@ import pytest
 from fakes import FakeExecutor, Noisy, Silent, drive, facts_in, finished, record_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import plain_study
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
@@ -29,10 +30,9 @@ from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.pareto import Point, fronts, on_front
 from nas_evidence.reporting.problems import pruning_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
-from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialStatus, is_race, n_searched
 from nas_evidence.spec.schedule import rungs
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.log import Log, read_log
@@ -44,16 +44,8 @@ SCORES = st.floats(min_value=-9, max_value=0)
 
 
 def study(rule: str = "halving", *, minimise: tuple[str, ...] = (), **more: object) -> StudySpec:
-    return StudySpec.model_validate(
-        {
-            "name": "s",
-            "objective": "kfac_ggn",
-            "dataset": DatasetSpec(name="digits"),
-            "family": {"mlp": {"width": IntRange(low=4, high=8)}},
-            "minimise": minimise,
-            "pruning": {"rule": rule, "startup_trials": 1, **more},
-        }
-    )
+    pruning = {"rule": rule, "startup_trials": 1, **more}
+    return plain_study(objective="kfac_ggn", minimise=minimise, pruning=pruning)
 
 
 def all_at_once(at_rung: dict[int, Point | None], spec: StudySpec) -> dict[int, str | None]:

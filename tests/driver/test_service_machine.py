@@ -33,6 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from learning_curves import SimulatedTrial, synthetic
+from records import plain_study
 from simulated import Fault, FaultPlan, SimulatedExecutor
 
 import nas_evidence.driver.driver as driver_module
@@ -206,20 +207,12 @@ def chance_of(chance: random.Random, rate: float) -> FaultPlan:
 
 
 def study(**changes: Any) -> StudySpec:
-    return StudySpec.model_validate(
-        {
-            "name": "s",
-            "objective": "kfac_ggn",
-            "n_trials": 4,
-            "batch": 2,
-            "estimators": ["kfac_ggn"],
-            "dataset": {"name": "digits"},
-            "family": {"mlp": {"width": {"low": 4, "high": 67}}},
-            "plan": {"epochs": 5, "online": {"every": 1}},
-            "limits": {"n_parameters": 74 * 60},
-            **changes,
-        }
-    )
+    given = {
+        "objective": "kfac_ggn", "n_trials": 4, "batch": 2, "estimators": ["kfac_ggn"],
+        "family": {"mlp": {"width": {"low": 4, "high": 67}}},
+        "plan": {"epochs": 5, "online": {"every": 1}}, "limits": {"n_parameters": 74 * 60},
+    }  # fmt: skip
+    return plain_study(**(given | changes))
 
 
 def table(folder: Path) -> list[list[Any]]:

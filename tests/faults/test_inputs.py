@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,8 @@ def test_a_table_grouped_by_a_column_of_many_values_is_refused_at_once(tmp_path:
 def silent() -> str:
     """The address of a port that takes connections and never answers."""
     server = socket.create_server(("127.0.0.1", 0))
-    try:
+    with closing(server):
         yield f"127.0.0.1:{server.getsockname()[1]}"  # type: ignore[misc]
-    finally:
-        server.close()
 
 
 def test_an_address_of_nobody_is_told_before_ray_is_asked(

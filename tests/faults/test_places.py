@@ -24,18 +24,15 @@ import nas_evidence
 from nas_evidence.data import load
 from nas_evidence.data.reading import read_frame
 from nas_evidence.driver.mirror import Mirror, working_copy
-from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.program import Exported, write_program
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
-from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
-from nas_evidence.storage.holding import holder_in
 from nas_evidence.storage.log import Log, piece, read_log
 from nas_evidence.storage.store import Store
-from nas_evidence.storage.study_folder import is_locked, locked, open_study
+from nas_evidence.storage.study_folder import locked, open_study
 
 SPEC = study(n_trials=3)
 
@@ -51,23 +48,6 @@ def test_a_heartbeat_of_a_clock_that_ran_ahead_is_told_and_can_be_stolen(tmp_pat
     leave_holder(tmp_path, seconds_ago=-3600.0)
     with locked(tmp_path, steal=True):
         pass
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfe\x00garbage", "{}".encode("utf-16"), b"[1]", b'{"pid": "x"}', b"{" * 10_000],
-)
-def test_a_lock_of_unknown_content_needs_steal(tmp_path: Path, content: bytes) -> None:
-    open_study(tmp_path, SPEC)
-    (tmp_path / "lock").write_bytes(content)
-    assert not is_locked(tmp_path)
-    assert study_status(tmp_path).state == "stopped"
-    with pytest.raises(ValueError, match="option `steal`"):
-        locked(tmp_path).__enter__()
-    with locked(tmp_path, steal=True):
-        assert is_locked(tmp_path)
-    odd = sealed_json({"pid": 1, "host": 2, "boot_id": 3, "heard_of": "x", "since": 0})
-    assert holder_in(odd.encode()) is None
 
 
 def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None:
@@ -400,17 +380,6 @@ def write_whole_in(folder: Path, content: bytes) -> None:
     folder.mkdir(exist_ok=True)
     write_whole(folder / "study.toml", content)
     coarse(folder)
-
-
-def test_a_folder_without_hard_links_is_refused_as_a_store_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_links(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", no_links)
-    with refused("store-without-hard-links", str(tmp_path)):
-        Store(f"file://{tmp_path}").check()
 
 
 # --- locales

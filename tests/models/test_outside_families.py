@@ -175,23 +175,6 @@ def test_a_family_with_batch_normalisation_is_covered_by_no_kind() -> None:
     assert all("`1` of type BatchNorm1d" in one.reason for one in found)
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_class_is_searched_in_python_and_predicts(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).normal(size=(40, 3))
-    study = nas_evidence.search(
-        x,
-        np.where(x[:, 0] > 0, "a", "b"),
-        families=[Tiny, "linear"],
-        n_trials=3,
-        settings={"plan.epochs": 2},
-        out=tmp_path / "study",
-    )
-    assert set(study.ranking["family"]) == {reference_of(Tiny), "linear"}
-    own = study.ranking.query("family != 'linear'")["trial_id"].iloc[0]
-    assert study.predict(x, trial_id=int(own)).classes == ("a", "b")
-
-
 @pytest.mark.parametrize(
     ("family", "says"),
     [("mlpp", "family 'mlpp' is unknown; choose among mlp"), (int, "must have `domains`")],

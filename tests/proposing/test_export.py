@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from records import plain_study
 
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.optuna_export import STUDY_DB, Export
@@ -27,8 +28,7 @@ FAMILIES = {
 
 
 def study(**changes: object) -> StudySpec:
-    given = {"name": "s", "dataset": {"name": "digits"}, "family": FAMILIES}
-    return StudySpec.model_validate({**given, **changes})
+    return plain_study(**{"family": FAMILIES, **changes})
 
 
 RESULTS = [

@@ -13,6 +13,7 @@ from fakes import finished
 from learning_curves import synthetic
 from messages import refused
 from proposal_spaces import SPACE, WIDE, score, shown, study
+from records import plain_study
 from simulated import SimulatedExecutor
 
 from nas_evidence.api.request import Request
@@ -334,16 +335,8 @@ def test_proposals_are_those_of_the_first_release(name: str) -> None:
 
 def tpe_study(**keys: object) -> StudySpec:
     few = {family: TPE_SPACE[family] for family in ("mlp", "resnet")}
-    return StudySpec.model_validate(
-        {
-            "name": "s",
-            "dataset": {"name": "digits"},
-            "sampler": {"name": "tpe"},
-            "objective": "kfac_ggn",
-            "family": few,
-            **keys,
-        }
-    )
+    given = {"sampler": {"name": "tpe"}, "objective": "kfac_ggn", "family": few}
+    return plain_study(**(given | keys))
 
 
 def learner(spec: StudySpec, n: int, *, order: int | None = None) -> Learner:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from commands import run
 from messages import refused
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from proposal_spaces import score, study
@@ -283,35 +282,6 @@ def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_wit
     assert "keeps the name python:TPESampler alone" in told
     assert read_table(found.folder, "trials")["architecture_key"][:8].tolist() == before.tolist()
     assert nas_evidence.load(found.folder).best is not None
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_command_line_asks_before_it_runs_a_sampler_and_keeps_a_copy(home: Path) -> None:
-    """Processes of trials never need the sampler, and it is taken from the copy later."""
-    text = dump_study(study(n_trials=7, objective="diag_ef", estimators=("diag_ef",), finalists=0))
-    text = text.partition("[family")[0] + "[family.mlp]\ndepth = 1\nwidth = {low = 4, high = 64}\n"
-    small = [
-        "dataset.max_train=60",
-        "dataset.test_size=20",
-        "plan.epochs=1",
-        "plan.online.every=1",
-    ]
-    (home / "own.toml").write_text(text.partition("\n")[2])
-    words = ["search", "own.toml", "--set", "sampler.name=mine:Fixed"]
-    words += [word for one in small for word in ("--set", one)]
-    done = run(*words, folder=home, code=2)
-    assert "mine:Fixed" in done.stderr
-    assert "--allow-code" in done.stderr
-    assert not (home / "runs").exists()
-    run(*words, "--allow-code", "--executor", "local", "--out", "out", folder=home)
-    assert sorted(p.name for p in (home / "out" / "code").glob("*.py")) == ["helper.py", "mine.py"]
-    done = run("resume", "out", "--trials", "8", folder=home, code=2)
-    assert "--allow-code" in done.stderr
-    (home / "mine.py").unlink()
-    more = ["--trials", "8", "--allow-code", "--executor", "inline"]
-    run("resume", "out", *more, folder=home)
-    assert len(read_table(home / "out", "trials")) == 8
 
 
 def test_code_of_a_process_holds_the_object_and_no_other_process_gets_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from proposal_spaces import SPACE, WIDE, score, shown, study, whole
+from records import plain_study
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats, Prior
@@ -209,12 +210,8 @@ def test_what_was_drawn_before_changes_no_draw(monkeypatch: pytest.MonkeyPatch) 
 
 
 def further_study(high: int = 400, **changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 1, "high": high}}, "linear": {}},
-    }
-    return StudySpec.model_validate({**given, **changes})
+    family = {"mlp": {"width": {"low": 1, "high": high}}, "linear": {}}
+    return plain_study(**{"family": family, **changes})
 
 
 def forecast(spec: StudySpec, widths: range, scale: float = 1.0) -> float | None:

@@ -20,7 +20,7 @@ import scipy.optimize
 import torch
 from lone_trials import mlp_assignment, run
 from lone_trials import run as followed_run
-from records import asked
+from records import asked, plain_study
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -235,10 +235,7 @@ def epochs_of(record: TrialRecord, name: str) -> list[int]:
 
 
 def study(**keys: object) -> StudySpec:
-    return StudySpec.model_validate(
-        {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}},
-         "estimators": ["diag_ef", "kfac_ggn", "two_fold"], **keys}
-    )  # fmt: skip
+    return plain_study(**{"estimators": ["diag_ef", "kfac_ggn", "two_fold"], **keys})
 
 
 @pytest.mark.slow

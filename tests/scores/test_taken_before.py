@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from lone_trials import ended, mlp_assignment, of_three_classes, parked_and_resumed, run
+from messages import refused
 
 from nas_evidence.cli.show import _scores
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.reporting.study_tables import _epochs
-from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.scores.protocol import Context, Scorer, _Function
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
-from nas_evidence.spec.registry import SCORES, Score, import_outside
+from nas_evidence.spec.registry import SCORES, Score, declared, import_outside
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.checkpoint import load_checkpoint, save_checkpoint
 from nas_evidence.workers.trial import Trial
@@ -214,3 +216,22 @@ def test_a_trial_is_shown_with_the_last_row_of_each_score() -> None:
 
 def test_no_figure_of_the_training_begins_before_it() -> None:
     assert _epochs(pd.DataFrame({"epoch": [0, 2, 2, 4]})) == (2, 4)
+
+
+def test_a_score_that_no_moment_of_a_trial_takes_is_refused() -> None:
+    with refused("score-taken", "'late'", "before, evaluation"):
+        Score(name="late", summary="late", implementation=id, taken="first_pass")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("returned", ["high", None])
+def test_a_score_that_returns_no_number_is_named(returned: object) -> None:
+    context: Any = SimpleNamespace(data=SimpleNamespace(x_train=[0.0]))
+    score = _Function(declared("sotl"), lambda context: returned, context)
+    with refused("score-no-number", "sotl", str(returned)):
+        score.evaluate(last=True)
+
+
+def test_an_outside_score_is_unknown_until_it_is_imported() -> None:
+    assert declared("elsewhere:THING").name == "elsewhere:THING"
+    with pytest.raises(ValueError, match="did you mean 'two_fold'"):
+        declared("two_folds")

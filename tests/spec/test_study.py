@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 from pydantic import ValidationError
+from records import plain_study
 
 import nas_evidence
 from nas_evidence.data.arrays import check_task
@@ -254,16 +255,8 @@ def test_updates_and_evaluations_have_epochs_of_their_own() -> None:
 
 @pytest.mark.parametrize(("evaluate_every", "expected"), [("update", (6, 15)), (4, (8, 16))])
 def test_rungs_are_at_evaluations(evaluate_every: int | str, expected: tuple[int, ...]) -> None:
-    study = StudySpec.model_validate(
-        {
-            "name": "s",
-            "dataset": {"name": "digits"},
-            "family": {"linear": {}},
-            "objective": "kfac_ggn",
-            "pruning": {"rule": "halving"},
-            "plan": {"epochs": 20, "evaluate_every": evaluate_every, "online": {"every": 3}},
-        }
-    )
+    plan = {"epochs": 20, "evaluate_every": evaluate_every, "online": {"every": 3}}
+    study = plain_study(objective="kfac_ggn", pruning={"rule": "halving"}, plan=plan)
     assert rungs(study) == expected
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 from fakes import finished, logged
-from records import at, laplace, mlp, record_with
+from records import at, laplace, mlp, plain_study, record_with
 from searched import build_report
 
 import nas_evidence.driver.outcomes as results_module
@@ -41,17 +41,10 @@ from nas_evidence.storage.best import Standings
 from nas_evidence.storage.tables import read_study_tables, write_record
 from nas_evidence.storage.trial_row import TrialRow
 
-STUDY = StudySpec.model_validate(
-    {
-        "name": "two seeds",
-        "objective": "kfac_ggn",
-        "n_trials": 500,
-        "finalists": 0,
-        "replicates": 2,
-        "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 4, "high": 1000}}},
-    }
-)
+STUDY = plain_study(
+    name="two seeds", objective="kfac_ggn", n_trials=500, finalists=0, replicates=2,
+    family={"mlp": {"width": {"low": 4, "high": 1000}}},
+)  # fmt: skip
 
 
 def record(

@@ -183,27 +183,6 @@ def test_a_machine_lost_at_any_write_costs_nothing(
     assert read_log(folder).state.rows.keys() == set(range(6))
 
 
-def test_a_prefix_of_a_push_never_has_a_marker_without_its_tables(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    plain = Store._upload
-
-    def upload(self: Store, name: str, path: Path) -> None:
-        there = Store(uri).list()
-        if name.startswith("trials/"):
-            last = name.split("/")[1]
-            assert {f"{t}/{last}" for t in ("evidence", "terms", "curves")} <= there.keys()
-            trial = int(last[:6])
-            seen.append(name)
-            assert any(n.startswith(f"checkpoints/{trial:06d}/attempt-1/") for n in there)
-        plain(self, name, path)
-
-    monkeypatch.setattr(Store, "_upload", upload)
-    search(Mirror(uri))
-    assert len(seen) == STUDY.n_trials
-
-
 def cleaned(folder: Path) -> None:
     """Remove all but the file that a driver has open, as a cleaner of temporary files may."""
     kept = {folder / "lock", log_files(folder)[-1]}
@@ -623,26 +602,6 @@ def test_who_looks_while_the_driver_removes_what_was_just_listed_lists_again(
     folder = pulled(uri)
     assert not (folder / "trials" / "000009-a1.parquet").exists()
     assert len(read_table(folder, "trials")) == STUDY.n_trials
-
-
-def test_a_store_that_is_silent_for_a_while_is_waited_for(
-    uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    n, plain = 0, Store._put
-
-    def flaky(self: Store, name: str, content: bytes, **how: bool) -> bool:
-        nonlocal n
-        n += 1
-        if n % 3 and name != ".probe":
-            raise ConnectionResetError("reset by peer")
-        return plain(self, name, content, **how)
-
-    monkeypatch.setattr(Store, "_put", flaky)
-    search(Mirror(uri))
-    assert n > 6
-    monkeypatch.setattr(Store, "_put", plain)
-    assert table(pulled(uri)) == calm
 
 
 def test_a_store_that_stays_silent_stops_the_study_and_no_trial_is_to_blame(

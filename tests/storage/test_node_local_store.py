@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,10 @@ def test_a_node_with_a_disk_of_its_own_is_refused_and_if_it_joins_later_gets_no_
     sound = cluster.add_node(num_cpus=1, **STORE)
     cluster.remove_node(cluster.blind)
     executor = pool(cluster.address, tmp_path, **how)
-    try:
+    with closing(executor):
         blind = cluster.add_node(num_cpus=1, env_vars={OTHER_DISK: "1"}, **STORE)
         while not executor._blind:
             executor.poll(timeout=1.0)
         ends = drive(executor, [launch(i) for i in range(3)])
-    finally:
-        executor.close()
     assert caplog.text.count("node_refused") == 1
     assert {where(end)["node"] for end in ends} == {sound.node_id} != {blind.node_id}

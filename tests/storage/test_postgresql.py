@@ -14,6 +14,7 @@ from pathlib import Path
 import optuna
 import pytest
 from fakes import FakeExecutor, Silent, asked_in, finished, told_in
+from records import plain_study
 
 from nas_evidence.api.callbacks import Callbacks, InThread
 from nas_evidence.api.trackers import check_track, tracker_of
@@ -25,14 +26,8 @@ USER = "nas"
 
 
 def study(**changes: object) -> StudySpec:
-    given: dict[str, object] = {
-        "name": "s",
-        "n_trials": 6,
-        "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-        "plan": {"epochs": 4, "online": {"every": 2}},
-    }
-    return StudySpec.model_validate({**given, **changes})
+    plan = {"epochs": 4, "online": {"every": 2}}
+    return plain_study(**({"n_trials": 6, "plan": plan} | changes))
 
 
 def programs() -> Path | None:

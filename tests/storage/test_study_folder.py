@@ -146,13 +146,22 @@ def test_a_lock_file_without_content_is_nobodys(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"pid": 1}', "null"])
-def test_a_holder_that_is_not_as_it_was_written_needs_steal(tmp_path: Path, text: str) -> None:
-    (tmp_path / "lock").write_text(text)
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"[]", b'{"pid": 1}', b"null", b'{"pid": "x"}', b"\xff\xfe\x00garbage", b"{" * 10_000,
+     "{}".encode("utf-16"), sealed_json({"pid": 1, "host": 2, "heard_of": "x"}).encode()],
+)  # fmt: skip
+def test_a_holder_that_is_not_as_it_was_written_needs_steal(
+    tmp_path: Path, content: bytes
+) -> None:
+    open_study(tmp_path, study())
+    (tmp_path / "lock").write_bytes(content)
+    assert not is_locked(tmp_path)
+    assert study_status(tmp_path).state == "stopped"
     with refused("lock-damaged"):
         locked(tmp_path).__enter__()
     with locked(tmp_path, steal=True):
-        assert holder_of(tmp_path) is not None
+        assert is_locked(tmp_path)
 
 
 def test_heartbeats_are_written_while_the_study_is_held(
@@ -168,11 +177,6 @@ def test_heartbeats_are_written_while_the_study_is_held(
 
 
 # --- who is superseded
-
-
-def next_of(folder: Path) -> Path:
-    """The file that the next process would create."""
-    return folder / piece(read_log(folder).last + 1)
 
 
 class Thief(FakeExecutor):

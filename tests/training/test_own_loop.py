@@ -148,22 +148,6 @@ def test_whole_numbers_as_inputs_stay_whole_numbers() -> None:
     assert math.isfinite(laplace.history[-1][1])
 
 
-@pytest.mark.slow
-def test_learned_noise_and_prior_of_a_linear_model_satisfy_mackays_equations() -> None:
-    """δ = γ / ‖θ‖², s² = RSS / (N − Σγ), γ = Σ λ / (λ + δ)  (MacKay 1992)."""
-    _, x, y = problem("gaussian")
-    model, y = nn.Linear(4, 1, bias=False).double(), y[:, :1]
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-    laplace = looped(model, x, y, optimiser, epochs=25, n_steps=10, every=1, curvature="kfac_ggn")
-    (delta,), s2 = laplace.prior_precision.values(), laplace.noise_std**2
-    norm = float(model.weight.detach().square().sum())
-    eigenvalues = torch.linalg.eigvalsh(x.T @ x) / s2
-    effective = float((eigenvalues / (eigenvalues + delta)).sum())
-    rss = float((y - model(x).detach()).square().sum())
-    assert delta == pytest.approx(effective / norm, rel=1e-3)
-    assert s2 == pytest.approx(rss / (y.numel() - effective), rel=1e-3)
-
-
 def test_a_loader_a_dataset_and_tensors_give_the_same_values() -> None:
     values = []
     for form in ("loader", "dataset", "tensors"):

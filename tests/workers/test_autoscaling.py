@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_nodes_come_for_a_study_go_when_it_is_idle_and_one_that_is_withdrawn_cos
     head: GrowingHead, tmp_path: Path
 ) -> None:
     executor = pool(head.gcs, tmp_path, resources={"workers": 2, "gpus": 0}, limits=IDLE)
-    try:
+    with closing(executor):
         ends = drive(executor, [launch(i) for i in range(4)], together=2)
         assert [type(end) for end in ends] == [TrialRecord] * 4
         assert len({where(end)["node"] for end in ends}) == 2
@@ -156,8 +157,6 @@ def test_nodes_come_for_a_study_go_when_it_is_idle_and_one_that_is_withdrawn_cos
         [again] = drive(executor, [launch(7, attempt=2)])
         assert isinstance(again, TrialRecord)
         assert where(again)["node"] != doomed
-    finally:
-        executor.close()
 
 
 def test_with_auto_a_cluster_without_nodes_gets_as_many_as_it_may_have(
@@ -165,12 +164,10 @@ def test_with_auto_a_cluster_without_nodes_gets_as_many_as_it_may_have(
 ) -> None:
     resources = {"workers": "auto", "gpus": 0}
     executor = pool(head.gcs, tmp_path, resources=resources, most=3, limits=IDLE)
-    try:
+    with closing(executor):
         ends = drive(executor, [launch(i) for i in range(3)], together=3)
         assert len({where(end)["node"] for end in ends}) == 3  # of one CPU each
         poll_until(executor, lambda: not nodes())
-    finally:
-        executor.close()
 
 
 def test_with_auto_a_trial_that_needs_a_gpu_brings_a_node_that_has_one(
@@ -179,9 +176,7 @@ def test_with_auto_a_trial_that_needs_a_gpu_brings_a_node_that_has_one(
     memory = {"gpu_memory_bytes": 1024**3, "memory_of": lambda assignment: 10**9}
     resources = {"workers": "auto", "gpus": "auto"}
     executor = pool(head.gcs, tmp_path, resources=resources, most=2, limits=IDLE, **memory)
-    try:
+    with closing(executor):
         ends = drive(executor, [launch(i) for i in range(2)])
         assert [end.gpu_share for end in ends] == [1.0, 1.0]
         assert [len(where(end)["gpus"]) for end in ends] == [1, 1]
-    finally:
-        executor.close()

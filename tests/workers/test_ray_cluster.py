@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import fakes
@@ -21,9 +22,9 @@ from ray_pools import (
     send_tests_along,
     where,
 )
+from records import plain_study
 
 from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
-from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Lost, Verdict
 from nas_evidence.workers.pool import Limits
 
@@ -83,14 +84,12 @@ def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
         gpu_memory_bytes=16 * GIB,
         memory_of=lambda assignment: bytes_of[assignment.architecture.values["width"]],
     )
-    try:
+    with closing(executor):
         launches = [launch(width, width=width) for width in share_of]
         ends = drive(executor, launches, together=4)
         # It ran out of memory with less.
         (larger,) = drive(executor, [launch(99, width=8, min_share=1.0)])
         idle = executor.idle_share()
-    finally:
-        executor.close()
     assert {end.trial_id: end.gpu_share for end in ends} == share_of
     assert larger.gpu_share == 1.0
     shares: dict[tuple[str, str], float] = {}  # of each GPU, all at the same time
@@ -127,12 +126,10 @@ def test_with_auto_as_many_workers_run_as_gpus_and_cores_carry_but_no_more_than_
     for most, expected in ((20, 8), (3, 3)):
         resources = {"workers": "auto", "gpus": 0.5}
         executor = pool(cluster.address, tmp_path, resources=resources, most=most)
-        try:
+        with closing(executor):
             launches = [launch(trial_id) for trial_id in range(most)]
             ends = drive(executor, launches, together=expected)
             pids = {where(end)["pid"] for end in ends}
-        finally:
-            executor.close()
         assert len(ends) == most
         assert len(pids) == expected
 
@@ -141,25 +138,15 @@ def test_with_auto_as_many_workers_run_as_gpus_and_cores_carry_but_no_more_than_
 def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
     cluster: object, tmp_path: Path
 ) -> None:
-    spec = StudySpec.model_validate(
-        {
-            "name": "tight",
-            "objective": "sotl",
-            "estimators": ["sotl"],
-            "n_trials": 2,
-            "dataset": DATA,
-            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-            "sampler": {"name": "random"},
-            "plan": {"epochs": EPOCHS},
-            "resources": {"workers": 2, "gpus": 0.25},
-        }
-    )
+    spec = plain_study(
+        name="tight", objective="sotl", estimators=["sotl"], n_trials=2, dataset=DATA,
+        sampler={"name": "random"}, plan={"epochs": EPOCHS},
+        resources={"workers": 2, "gpus": 0.25},
+    )  # fmt: skip
     how = {"make_worker": Tight, "resources": {"workers": 2, "gpus": 0.25}}
     executor = pool(cluster.address, tmp_path / "logs", **how)
-    try:
+    with closing(executor):
         fakes.drive(spec, tmp_path, executor)
-    finally:
-        executor.close()
     found = {row.trial_id: (row.attempt, row.gpu_share) for row in finished(tmp_path).values()}
     assert found == {0: (1, 0.25), 1: (2, 0.5)}
 
@@ -170,11 +157,9 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
 ) -> None:
     small = Limits(growth=100 * 1024**2)
     executor = pool(cluster.address, tmp_path, resources={"workers": 1, "gpus": 0}, limits=small)
-    try:
+    with closing(executor):
         widths = [8, 14, 13, 8]
         ends = drive(executor, [launch(i, width=width) for i, width in enumerate(widths)])
-    finally:
-        executor.close()
     lost = ends.pop(2)
     full = "[Errno 28] No space left on device: 'somewhere'"
     assert lost == Lost(2, 1, full, LossKind.DISK)

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from ray_pools import (
     send_tests_along,
     where,
 )
+from records import plain_study
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.record import SliceReport, TrialRecord
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.workers.executor import Event, Launch, Lost, Watcher
 from nas_evidence.workers.pool import MOST_LOSSES, Limits
 from nas_evidence.workers.shares import CONTEXT_BYTES, MEMORY_FRACTION
@@ -70,10 +72,8 @@ def test_beside_a_node_full_of_another_job_a_study_runs_on_the_free_one(
 ) -> None:
     with other_job(cluster.address, cluster.a.node_id, cpus=2):
         executor = pool(cluster.address, tmp_path, resources={"workers": 2, "gpus": 0.5})
-        try:
+        with closing(executor):
             ends = drive(executor, [launch(i) for i in range(4)], together=2)
-        finally:
-            executor.close()
     assert {where(end)["node"] for end in ends} == {cluster.b.node_id}
 
 
@@ -86,7 +86,7 @@ def test_two_studies_and_another_job_share_a_cluster(cluster: Any, tmp_path: Pat
     ):
         assert 1 <= int(first.hear()) <= 3
         second = pool(cluster.address, tmp_path / "2", **how)
-        try:
+        with closing(second):
             ends = drive(second, [launch(i) for i in range(3)])
             assert [type(end) for end in ends] == [TrialRecord] * 3
             first.tell()
@@ -95,8 +95,6 @@ def test_two_studies_and_another_job_share_a_cluster(cluster: Any, tmp_path: Pat
                 while not heard.done():
                     second.poll(timeout=0.2)
             assert 1 <= int(heard.result()) <= 3
-        finally:
-            second.close()
 
 
 def test_a_node_that_ruins_trials_gets_no_more_and_the_study_ends_on_the_other(
@@ -104,12 +102,10 @@ def test_a_node_that_ruins_trials_gets_no_more_and_the_study_ends_on_the_other(
 ) -> None:
     resources = {"workers": 4, "gpus": 0}
     executor = pool(cluster.address, tmp_path, resources=resources, make_worker=Sick)
-    try:
+    with closing(executor):
         ends = drive(executor, [launch(i) for i in range(4)], together=4)
         ends += drive(executor, [launch(4 + i) for i in range(4)], together=4)
         fresh = drive(executor, [launch(10 + i) for i in range(6)])
-    finally:
-        executor.close()
     lost = [end for end in ends if isinstance(end, Lost)]
     assert len(lost) in (MOST_LOSSES, MOST_LOSSES + 1)
     [said] = [end.cause for end in lost if "and finished none in between" in end.cause]
@@ -239,20 +235,11 @@ def address() -> Iterator[str]:
 def run_grid(address: str, folder: Path, workers: int | str) -> InTurn:
     """Run the grid; return what its GPUs did."""
     resources = {"workers": workers, "gpus": "auto", "cpus": 1}
-    spec = StudySpec.model_validate(
-        {
-            "name": "grid",
-            "objective": "sotl",
-            "estimators": ["sotl"],
-            "n_trials": len(SHARE_OF) * len(DEPTHS),
-            "finalists": 0,
-            "dataset": DATA,
-            "family": {"mlp": {"width": sorted(SHARE_OF), "depth": DEPTHS}},
-            "sampler": {"name": "grid"},
-            "plan": {"epochs": 2},
-            "resources": resources,
-        }
-    )
+    spec = plain_study(
+        name="grid", objective="sotl", estimators=["sotl"], dataset=DATA, resources=resources,
+        n_trials=len(SHARE_OF) * len(DEPTHS), finalists=0, sampler={"name": "grid"},
+        family={"mlp": {"width": sorted(SHARE_OF), "depth": DEPTHS}}, plan={"epochs": 2},
+    )  # fmt: skip
     executor = pool(
         address,
         folder / "logs",
@@ -262,13 +249,11 @@ def run_grid(address: str, folder: Path, workers: int | str) -> InTurn:
         gpu_memory_bytes=MEMORY,
         memory_of=memory_of,
     )
-    try:
+    with closing(executor):
         in_turn = InTurn(executor)
         driver = Driver(spec, folder, in_turn, Watcher(), flops=seconds_of)
         driver.run()
         assert driver.is_finished()
-    finally:
-        executor.close()
     return in_turn
 
 
