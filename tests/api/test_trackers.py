@@ -1,6 +1,5 @@
 """Copies for other tools hold what the study holds, and nothing they do stops a search."""
 
-import json
 import sqlite3
 import subprocess
 import sys
