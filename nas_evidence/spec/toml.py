@@ -59,7 +59,7 @@ TABLES: Mapping[str, type[Frozen]] = {
 #: Keys that are no longer here, and what to do instead.
 REMOVED = {
     "stop": "remove it: a search runs `n_trials`, and the report says what more would gain",
-    "deliver": 'leave it out, or write "single": `--top N` predicts by N networks',
+    "deliver": 'leave it out, or write "single"; top (--top) predicts by several networks',
     **dict.fromkeys(("family.mlp.numbers", "family.linear.numbers"), "leave it out"),
 }
 #: Ends the sentence on a key that studies may still have.

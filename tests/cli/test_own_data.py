@@ -64,11 +64,8 @@ def test_networks_together_are_exported_and_predict_with_a_reliability_plot(
     folds = ("--set", 'estimators=["two_fold"]', "--set", "objective=two_fold")
     run("search", "pets.csv", "--target", "pet", *SMALL, *folds, folder=home)
     text = run("export", "runs/pets", "--to", "both", "--top", 2, folder=home).stdout
-    assert re.search(
-        r"export: both \(trials \d+ and \d+, which predict together with equal weights, "
-        r"evidence of each recomputed: identical\)",
-        text,
-    )
+    said = r"export: both \(trials \d+ and \d+, which predict together with equal weights\)"
+    assert re.search(said, text)
     assert "ms a row here" in text
     options = ("--reliability", "r.svg", "--ood", "pets.csv")
     said = run(

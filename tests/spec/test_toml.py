@@ -185,8 +185,9 @@ def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
         ),
         (
             'name = "x"\ndeliver = "seeds"',
-            '`deliver` is no longer a key; leave it out, or write "single": `--top N` predicts by '
-            "N networks; nas-evidence of commit 52e6435a resumes and exports a study that has it",
+            '`deliver` is no longer a key; leave it out, or write "single"; top (--top) predicts '
+            "by several networks; nas-evidence of commit 52e6435a resumes and exports a study "
+            "that has it",
         ),
     ]:
         (found,) = mistakes(tmp_path, f"{head}\n{data}")
