@@ -163,6 +163,8 @@ def _with(bad: float, name: str) -> dict[str, Callable[[nas_evidence.Study], Any
 
 #: Where a row without a target is left out, and counted.
 COUNTED = ("evaluate", "evaluate of a predictor", "a column", "a file", "an npz file")
+#: Where it is so before anything runs; see tests/data/test_targets.py and test_as_before.py.
+TRAINED = ("search", "refit", "fit", "test rows")
 
 
 @pytest.mark.slow
@@ -177,6 +179,8 @@ def test_a_target_that_is_not_finite_is_refused_with_its_row_and_a_missing_one_i
 ) -> None:
     monkeypatch.chdir(tmp_path)
     call = _with(bad, study.predictor().targets[0])[door]
+    if np.isnan(bad) and door in TRAINED:
+        return
     if np.isnan(bad) and door in COUNTED:
         with pytest.warns(UserWarning, match=f"1 of {N} rows have no target"):
             assert call(study).n == N - 1

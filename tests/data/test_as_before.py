@@ -120,6 +120,17 @@ def test_a_class_without_a_row_is_refused() -> None:
         read(pets(), before=before_of(three))
 
 
+def test_rows_without_a_target_are_left_out_of_a_refit() -> None:
+    frame = pets(60, 1)
+    frame.loc[[3, 9], "pet"] = None
+    arrays, kept = read(frame), read(frame.drop(index=[3, 9]))
+    np.testing.assert_array_equal(arrays.x_train, kept.x_train)
+    np.testing.assert_array_equal(arrays.y_train, kept.y_train)
+    assert "left out: 2 of 60 rows, as they have no target; the first is row 3" in (
+        arrays.meaning.said
+    )
+
+
 def test_targets_may_be_given_beside_a_table() -> None:
     frame = pets(60, 1)
     arrays = read(frame.drop(columns="pet"), frame["pet"])
