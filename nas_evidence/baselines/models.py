@@ -449,7 +449,7 @@ def _cross_validated(x: Floats, y: NDArray[Any]) -> Any:
 
 def _n_folds(x: Floats, y: NDArray[Any]) -> int:
     """Return as many folds as each class has data for."""
-    return min(_FOLDS, *np.unique(y[_distinct(x, y)[0]], return_counts=True)[1].tolist())
+    return min(_FOLDS, int(np.unique(y[_distinct(x, y)[0]], return_counts=True)[1].min()))
 
 
 def _mean_log_p(model: Any, x: Floats, y: NDArray[Any]) -> float:

@@ -140,13 +140,13 @@ def _answer(
     study: RankedStudy, winner: RankedArchitecture, instead: Baseline | None, guesses: str
 ) -> str:
     network = f"{winner.architecture} (trial {winner.trial_id}"
-    take = f"Take {network}"
+    take, named = f"Take {network}", "Choose none yet"
     if instead is not None:
         the = "the " * (instead.name == study.spec.plan.declared.kind.constant)
-        take = f"Take {the}{instead.name}"
+        named = f"Take {the}{instead.name}"
+        take = f"{named}: no network is clearly better. The best network is {network}"
     if guesses:
-        take = "Choose none yet" if instead is None else take
-        return f"{take}: {guesses} First by chance is {network})."
+        return f"{named}: {guesses} First by chance is {network})."
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
@@ -160,10 +160,7 @@ def _answer(
     so_far, done = "", ""
     if study.n_searched < study.spec.n_trials:
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
-    more = ""
-    if instead is not None:
-        take += f": no network is clearly better. The best network is {network}"
-        more = " `predict` and `export` use it."
+    more = "" if instead is None else " `predict` and `export` use it."
     again = ", a retraining" if is_race(winner.trial_id) else ""
     return f"{take}{again}){so_far}: {of}{done}.{more}"
 

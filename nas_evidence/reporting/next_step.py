@@ -39,11 +39,6 @@ class NextStep:
     words: str
     command: str
 
-    @property
-    def language(self) -> str:
-        """Of the command, as Markdown names it."""
-        return "sh" if self.command.startswith("nas-evidence ") else "python"
-
 
 def next_step(
     study: RankedStudy,

@@ -4,18 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from lone_trials import linear_assignment
-from numpy.testing import assert_allclose
-from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
-from sklearn.metrics import log_loss
-from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold
 
 from nas_evidence.baselines.comparison import (
     Baseline,
@@ -25,13 +19,11 @@ from nas_evidence.baselines.comparison import (
 )
 from nas_evidence.baselines.models import (
     ALPHAS,
-    PENALTIES,
     _boosted_classes,
     _boosted_reals,
     _distinct,
     _divided,
     _folds,
-    _logistic,
     _of_inner_folds,
     _on_better_scale,
     _ridge,
@@ -42,8 +34,6 @@ from nas_evidence.baselines.models import (
 )
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.assembly import assembled, raw_of
-from nas_evidence.data.reading import rows_of_table
 from nas_evidence.data.units import Units
 from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.maths.normals import Normals
@@ -72,26 +62,6 @@ def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> Ar
     )  # fmt: skip
 
 
-def churn(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Customers of 30 cities, some of them small; 400 rows to train on and 4,000 to test."""
-    rng = np.random.default_rng(seed)
-    n = 4400
-    shares = rng.dirichlet(np.full(30, 0.5))
-    city = rng.choice(30, n, p=shares)
-    frame = pd.DataFrame(
-        {
-            "age": rng.integers(18, 80, n),
-            "balance": rng.gamma(2, 5000, n).round(2),
-            "months": rng.integers(0, 120, n),
-            "city": [f"city {i}" for i in city],
-        }
-    )
-    signal = 0.03 * (frame["age"] - 45) - 0.02 * (frame["months"] - 60)
-    signal += rng.normal(0, 0.7, 30)[city]
-    frame["churned"] = np.where(signal + rng.logistic(size=n) > 0.5, "yes", "no")
-    return frame[:400], frame[400:]
-
-
 @pytest.mark.slow
 def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_worst() -> None:
     arrays = table(labels=True, n=400, n_test=4000)
@@ -107,69 +77,6 @@ def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_w
         arrays.y_test.mean() * np.log(share) + (1 - arrays.y_test.mean()) * np.log(1 - share)
     )
     assert found["majority class"]["log_loss"] == pytest.approx(frequencies)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities() -> None:
-    """One-hot columns are left as they are, as in scikit-learn's examples of mixed types."""
-    behind = []
-    for seed in range(5):
-        train, test = churn(seed)
-        spec = DatasetSpec(name="table", path="churn.csv", test_path="new.csv", target="churned")
-        raw = raw_of(rows_of_table(train, test, spec, "churn.csv"), spec, seed=0)
-        arrays = assembled(raw, spec, seed=0)
-        found = dict(predict_test(arrays))["logistic regression"].probabilities
-        columns = make_column_transformer(
-            (StandardScaler(), ["age", "balance", "months"]),
-            (OneHotEncoder(handle_unknown="ignore"), ["city"]),
-        )
-        features, y = ["age", "balance", "months", "city"], (train["churned"] == "yes")
-        cross_validated = LogisticRegressionCV(
-            Cs=PENALTIES, cv=StratifiedKFold(5, shuffle=True, random_state=0),
-            scoring="neg_log_loss", l1_ratios=(0.0,), use_legacy_attributes=False, max_iter=5000,
-        )  # fmt: skip
-        same = make_pipeline(columns, cross_validated).fit(train[features], y)
-        assert_allclose(found, same.predict_proba(test[features]), atol=2e-3)
-        plain = make_pipeline(columns, LogisticRegression()).fit(train[features], y)
-        own, other = (
-            log_loss(test["churned"] == "yes", p)
-            for p in (found, plain.predict_proba(test[features]))
-        )
-        behind.append(own - other)
-    assert np.mean(behind) < 0.0005
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_penalty_is_chosen_by_scikit_learns_log_loss_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch, n_classes: int
-) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(90, 4))
-    y = np.digitize(x[:, 0] + rng.normal(size=90), [-0.5, 0.5][: n_classes - 1])
-    fit = _logistic(np.ones(4, dtype=bool))
-    own = fit(x, y, x, n_classes)
-    monkeypatch.setattr("nas_evidence.baselines.models._mean_log_p", "neg_log_loss")
-    assert (own == fit(x, y, x, n_classes)).all()
-    monkeypatch.setattr("nas_evidence.baselines.models._mean_log_p", lambda *_: 0.0)
-    assert (own != fit(x, y, x, n_classes)).any()
-
-
-@pytest.mark.slow
-def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
-    train, test = churn(0)
-    features = ["age", "months", "city"]
-    spec = DatasetSpec(name="table", path="a.csv", test_path="b.csv", target="balance")
-    drop = ["churned"]
-    rows = rows_of_table(train.drop(columns=drop), test.drop(columns=drop), spec, "a.csv")
-    raw = raw_of(rows, spec, seed=0)
-    found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].mean
-    columns = make_column_transformer(
-        (StandardScaler(), features[:2]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
-    )
-    same = make_pipeline(columns, RidgeCV(ALPHAS)).fit(train[features], train["balance"])
-    assert_allclose(found[:, 0], same.predict(test[features]), rtol=1e-4)
 
 
 @pytest.mark.slow
