@@ -3,15 +3,15 @@
     python benchmarks/mutants.py              record the coverage if it is not there, and run
     python benchmarks/mutants.py record       record which check runs which line, again
     python benchmarks/mutants.py run NAME...  run some mutants only, and keep the other results
-    python benchmarks/mutants.py page         print the table of the results
+
+At the end it prints the mutants that are not seen.
 
 `mutants.toml` has the mutants: a module, a text that is in it exactly once, the wrong text, and
 the claim that it breaks. Each is checked by the tests of `make test` and by the problems of the
 audit whose recorded coverage touches its statement, and by nothing else: those of the module's own
 file first, the quick ones before the slow, up to the first failure. As many copies of the tree as
 `--workers` work side by side in a temporary folder; the checkout is never changed. The coverage is
-kept in `--home`; `record ROOM...` records that of some folders of tests only, or of `audit:`, or
-of the problems of the audit whose names begin as what follows the colon.
+kept in `--home`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def side_by_side(workers: int, jobs: Iterable[Callable[[Path], Any]]) -> Iterato
             yield ended.result()
 
 
-def apart(tree: Path, call: Callable[..., Any], *given: Any) -> Any:
+def apart(tree: Path, call: Callable[..., Any], given: Sequence[Any]) -> Any:
     """Return what a call returns in a copy, from a process that has the large libraries already.
 
     Raises:
@@ -192,7 +192,7 @@ def apart(tree: Path, call: Callable[..., Any], *given: Any) -> Any:
         process.join()
 
 
-def _in_copy(answer: Any, tree: Path, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _in_copy(answer: Any, tree: Path, call: Callable[..., Any], given: Sequence[Any]) -> None:
     """Send what a call returns in a copy."""
     os.chdir(tree)
     sys.path.insert(0, str(tree))
@@ -278,12 +278,12 @@ def missed_row(check: str) -> str | None:
     return next((row.estimator for row in run_audit([check]) if not row.holds), None)
 
 
-def record_audit(to: Path, only: str = "") -> None:
+def record_audit(to: Path) -> None:
     """Run the audit in this folder, check by check, and write its coverage."""
     from nas_evidence.audit.run import PROBLEMS
 
     measured, ended = measuring(to), {}
-    for check in (check for check in PROBLEMS if check.startswith(only)):
+    for check in PROBLEMS:
         measured.switch_context(AUDIT + check)
         started = time.perf_counter()
         passed = missed_row(check) is None
@@ -292,21 +292,16 @@ def record_audit(to: Path, only: str = "") -> None:
     finish(measured, to, ended)
 
 
-def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
+def record(home: Path, workers: int) -> None:
     """Record the coverage of the tests, room by room, and of the audit."""
     home.mkdir(parents=True, exist_ok=True)
     files: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         files.setdefault(path.parent.name, []).append(str(path.relative_to(ROOT)))
-
-    def one(room: str, tree: Path) -> None:
-        to = home / f"{room}.json"
-        if room in files:
-            apart(tree, record_tests, files[room], to)
-        else:
-            apart(tree, record_audit, to, room.removeprefix(AUDIT))
-
-    for _ in side_by_side(workers, [partial(one, room) for room in rooms or [*files, AUDIT]]):
+    jobs = [partial(apart, call=record_tests, given=(own, home / f"{room}.json"))
+            for room, own in files.items()]  # fmt: skip
+    jobs.append(partial(apart, call=record_audit, given=(home / f"{AUDIT}.json",)))
+    for _ in side_by_side(workers, jobs):
         pass
 
 
@@ -366,24 +361,19 @@ class Seen:
     seconds: float
 
 
-def run(mutant: Mutant, tree: Path, recorded: Recorded, only: str, known: Seen | None) -> Seen:
-    """Return who sees a mutant in a copy; what `only` leaves out is as it was known."""
+def run(mutant: Mutant, tree: Path, recorded: Recorded) -> Seen:
+    """Return who sees a mutant in a copy."""
     started = time.perf_counter()
     checks = recorded.touching(mutant)
     tests = [name for name in checks if not name.startswith(AUDIT)]
     problems = [name.removeprefix(AUDIT) for name in checks if name.startswith(AUDIT)]
     own = [name for name in tests if mutant.module.split(".")[-1] in name.split("::")[0]]
-    others = [name for name in tests if name not in own]
-    found = known or Seen(mutant.name, None, None, 0, 0, 0.0)
+    parts = [part for part in (own, [name for name in tests if name not in own]) if part]
     with applied(mutant, tree):
-        if only != "audit":
-            parts = [part for part in (own, others) if part]
-            test = next(filter(None, (_asked(tree, _first_test, part) for part in parts)), None)
-            found = replace(found, test=test, tests=len(tests))
-        if only != "tests":
-            audit = next(filter(None, (_asked(tree, _first_row, one) for one in problems)), None)
-            found = replace(found, audit=audit, problems=len(problems))
-    return replace(found, seconds=round(time.perf_counter() - started, 1))
+        test = next(filter(None, (_asked(tree, _first_test, part) for part in parts)), None)
+        audit = next(filter(None, (_asked(tree, _first_row, one) for one in problems)), None)
+    seconds = round(time.perf_counter() - started, 1)
+    return Seen(mutant.name, test, audit, len(tests), len(problems), seconds)
 
 
 class First:
@@ -425,7 +415,7 @@ def _first_row(check: str) -> str | None:
 def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | None:
     """Return who sees the mutant in a copy; a process that never ends, or dies, sees it too."""
     try:
-        found: str | None = apart(tree, call, given)
+        found: str | None = apart(tree, call, [given])
     except TimeoutError:
         return "does not end"
     except EOFError:
@@ -436,96 +426,43 @@ def _asked(tree: Path, call: Callable[..., str | None], given: Any) -> str | Non
 def run_all(chosen: Sequence[Mutant], given: argparse.Namespace) -> None:
     """Return who sees each mutant; results so far are kept as they come."""
     recorded = Recorded.read(given.home)
-    found = {one.name: one for one in read_results(given.results)}
-    jobs = [
-        partial(run, m, recorded=recorded, only=given.only, known=found.get(m.name))
-        for m in chosen
-    ]
-    for seen in side_by_side(given.workers, jobs):
+    found = {one.name: one for one in read_results()}
+    for seen in side_by_side(given.workers, [partial(run, m, recorded=recorded) for m in chosen]):
         found[seen.name] = seen
         print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
-        write_results([found[m.name] for m in mutants() if m.name in found], given.results)
+        write_results([found[m.name] for m in mutants() if m.name in found])
 
 
-def read_results(path: Path = RESULTS) -> list[Seen]:
-    """Return the results of a file, by default the committed ones."""
-    if not path.is_file():
-        return []
-    return [Seen(**one) for one in json.loads(path.read_text("utf-8"))["mutants"]]
+def read_results() -> list[Seen]:
+    """Return the committed results."""
+    return [Seen(**one) for one in json.loads(RESULTS.read_text("utf-8"))["mutants"]]
 
 
-def write_results(found: Sequence[Seen], path: Path) -> None:
+def write_results(found: Sequence[Seen]) -> None:
     """Write the results, one mutant a line."""
     head = {"python": platform.python_version(), "cpu": "two x86-64 cores"}
     lines = ",\n".join("  " + json.dumps(asdict(one), ensure_ascii=False) for one in found)
     text = json.dumps(head)[:-1] + f', "mutants": [\n{lines}\n]}}\n'
-    path.write_text(text, "utf-8")
-
-
-# --- the page
-
-_HEAD = """# Wrong formulas, and the checks that see them
-
-`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts one at
-a time into a copy of the code. It runs the tests of `make test` and the problems of `nas-evidence
-audit` whose recorded coverage touches the line, up to the first failure. The last column is empty
-where the audit makes no such claim.
-
-Of {n} the tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
-{n_audit}. Seen by neither: {escaped}.
-
-| module | what is wrong | seen by the test | seen by the row of the audit |
-|---|---|---|---|"""
-
-
-def page() -> str:
-    """Return the table of the committed results, as Markdown."""
-    found = {one.name: one for one in read_results()}
-    known = [(m, found[m.name]) for m in mutants() if m.name in found]
-    by_audit = [(m, s) for m, s in known if m.audited]
-    n_tests = sum(s.test is not None for _, s in known)
-    n_audit = sum(s.audit is not None for _, s in by_audit)
-    escaped = [m.name for m, s in known if s.test is None and s.audit is None]
-    lines = [
-        _HEAD.format(
-            n_tests=n_tests, n=len(known), n_audit=n_audit, n_audited=len(by_audit),
-            escaped=", ".join(escaped) or "none",
-        )
-    ]  # fmt: skip
-    for mutant, seen in known:
-        test = "**not seen**" if seen.test is None else f"`{_short(seen.test)}`"
-        audit = "" if seen.audit is None else f"`{seen.audit}`"
-        if mutant.audited and seen.audit is None:
-            audit = "**not seen**"
-        place = mutant.module.removeprefix("nas_evidence.")
-        claim = mutant.claim.replace("|", r"\|")
-        lines.append(f"| `{place}` | {claim} | {test} | {audit} |")
-    return "\n".join(lines) + "\n"
-
-
-def _short(test: str) -> str:
-    """Return `file::test` without folders, suffix and parameters."""
-    file, _, name = test.partition("::")
-    return f"{Path(file).stem}::{name.partition('[')[0]}" if name else test
+    RESULTS.write_text(text, "utf-8")
 
 
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", nargs="?", default="all")
+    parser.add_argument("verb", nargs="?", default="all", choices=("all", "record", "run"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", choices=("both", "tests", "audit"), default="both")
     given = parser.parse_intermixed_args()
-    if given.verb == "record" or (given.verb != "page" and not list(given.home.glob("*.json"))):
-        record(given.home, given.workers, given.names if given.verb == "record" else ())
-    if given.verb in ("run", "all"):
-        chosen = [m for m in mutants() if not given.names or m.name in given.names]
-        run_all(chosen, given)
-    if given.verb != "record":
-        print(page(), end="")
+    if given.verb == "record" or not list(given.home.glob("*.json")):
+        record(given.home, given.workers)
+    if given.verb == "record":
+        return
+    run_all([m for m in mutants() if not given.names or m.name in given.names], given)
+    audited = {m.name for m in mutants() if m.audited}
+    for one in read_results():
+        if one.test is None or (one.audit is None and one.name in audited):
+            print(f"{one.name} is not seen by {'the audit' if one.test else 'the tests'}")
 
 
 if __name__ == "__main__":

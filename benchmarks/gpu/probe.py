@@ -6,19 +6,14 @@
     steps      milliseconds of a training step of 128 rows, plain and in other ways; peak memory
     memory     peak memory of a training beside the estimate that decides shares
     passes     seconds of curvature passes over 50,000 rows
-    updates    seconds of an online update of 2,048 rows
-    density    seconds of a fold's log density under the last layer
     together   K networks as one program / K times one alone
     packed     steps per second of several processes on one GPU
-    peers      our curvature passes beside those of BackPACK
-    compiled   the same as steps with CUDA graphs, and the seconds to compile
 
 Random images of the size of CIFAR-10. Kernels are those of workers (`make_reproducible`). No
 section begins after `--seconds`; the most valuable come first.
 """
 
 import argparse
-import copy
 import gc
 import json
 import os
@@ -41,9 +36,6 @@ from _networks import COLOUR, Network, network, pass_over, random_data
 from _networks import assignment as assignment_of
 
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.last_layer import late_given_early
-from nas_evidence.evidence.softmax_layer import LastLayer
-from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models.layout import laid_out
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import cost_of
@@ -208,29 +200,6 @@ def passes(probe: Probe, name: str) -> None:
             )
 
 
-def updates(probe: Probe, name: str) -> None:
-    """Online updates."""
-    data = probe.data
-    for kind in ("diag_ef", "kfac_ggn_mc"):
-        one = member(name, data, online={"every": 1, "curvature": kind})
-        train_epochs([one])
-        run = partial(updated, [one])
-        probe.say("updates", network=name, kind=kind, seconds=round(probe.seconds(run, 1), 3))
-
-
-def density(probe: Probe, width: int) -> None:
-    """The log density of half the rows given the other half, ten classes."""
-    rows = 2000 if probe.n_rows < 1000 else 50000
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-    weights = 0.1 * torch.randn(10, width, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 10, (rows,), generator=generator).to(probe.device)
-    ones = torch.ones(width, dtype=torch.float64)
-    layer = LastLayer(*(part.to(probe.device) for part in (features, weights, ones)))
-    run = partial(late_given_early, layer, y, rows // 2, Categorical())
-    probe.say("density", width=width, rows=rows, seconds=round(probe.seconds(run, 1), 3))
-
-
 def together(probe: Probe, name: str, k: int) -> None:
     """K networks as one program, for which the convolutions have K groups."""
     data = probe.data
@@ -278,61 +247,17 @@ def worker(probe: Probe, seconds: float) -> None:
     print(round(n_steps / (time.perf_counter() - started), 2), flush=True)
 
 
-def peers(probe: Probe) -> None:
-    """Passes of BackPACK and ours over the network called 3c3d."""
-    from backpack import backpack, extend, extensions
-
-    few = random_data(COLOUR, min(1024, probe.n_rows), probe.device)
-    model = network("3c3d", COLOUR).to(probe.device)
-    theirs, loss = extend(copy.deepcopy(model)), extend(torch.nn.CrossEntropyLoss())
-
-    def run(extension: Any) -> None:
-        for x, y in zip(few.x_train.split(128), few.y_train.split(128), strict=True):
-            theirs.zero_grad()
-            with backpack(extension()):
-                loss(theirs(x), y).backward()
-
-    for kind, extension in (
-        ("diag_ef", extensions.SumGradSquared), ("diag_ggn", extensions.DiagGGNExact),
-        ("diag_ggn_mc", extensions.DiagGGNMC), ("kfac_ggn", extensions.KFLR),
-        ("kfac_ggn_mc", extensions.KFAC),
-    ):  # fmt: skip
-        ours = probe.seconds(pass_over(kind, model, few.x_train, few.y_train))
-        backpacks = probe.seconds(partial(run, extension))
-        ratio = round(ours / backpacks, 3)
-        probe.say("peers", kind=kind, rows=len(few.x_train), ours_over_backpack=ratio)
-
-
-def compiled(probe: Probe, name: str) -> None:
-    """Steps as CUDA graphs."""
-    data = probe.data
-    for changes in ({"compile": True}, {"compile": True, "precision": "bf16"}):
-        one = member(name, data, **changes)
-        started = time.perf_counter()
-        train_epochs([one])
-        probe.wait()
-        first = round(time.perf_counter() - started, 1)
-        milliseconds = probe.per_step(probe.seconds(partial(train_epochs, [one])))
-        how = "compiled bf16" if "precision" in changes else "compiled"
-        probe.say("steps", network=name, how=how, ms_per_128=milliseconds, compile_seconds=first)
-
-
 def jobs_of(probe: Probe, *, quick: bool) -> list[tuple[str, Callable[[], None]]]:
     """Return the name of the section of each job, and the job."""
     names = ("cnn 3x16",) if quick else TIMED
     found: list[tuple[str, Callable[[], None]]] = []
     found += [("steps", partial(steps, probe, name)) for name in names]
     found += [("memory", partial(memory, probe, name)) for name in (names if quick else NETWORKS)]
-    for name in names[:2]:
-        found += [("passes", partial(passes, probe, name))]
-        found += [("updates", partial(updates, probe, name))]
-    found += [("density", partial(density, probe, width)) for width in (65, 193)]
+    found += [("passes", partial(passes, probe, name)) for name in names[:2]]
     for name in names[::2]:
         for k in (2,) if quick else (2, 5):
             found += [("together", partial(together, probe, name, k))]
     found += [("packed", partial(packed, probe, k)) for k in ((2,) if quick else (1, 8, 16))]
-    found += [("peers", partial(peers, probe))]
-    found += [("compiled", partial(compiled, probe, name)) for name in names[2:3]]
     return found
 
 
