@@ -11,7 +11,7 @@ from commands import QUICK, run
 from messages import refused
 
 import nas_evidence
-from nas_evidence.data.given import Given, features_of
+from nas_evidence.data.given import features_of
 from nas_evidence.data.preparation import prepare
 from nas_evidence.data.reading import read
 from nas_evidence.data.source import source_in_memory
@@ -205,11 +205,6 @@ def test_the_row_of_a_bad_target_is_that_of_the_data_where_others_have_none(
             pytest.warns(UserWarning, match="4 of 40 rows have no target"),
         ):
             study.evaluate(rows, truth)
-
-
-def test_a_number_of_targets_unlike_that_of_rows_is_refused() -> None:
-    with refused("evaluate-length", 3, 2):
-        Given(np.zeros((3, 2))).with_truth([1.0, 2.0])
 
 
 @pytest.mark.slow

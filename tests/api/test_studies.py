@@ -420,23 +420,6 @@ def test_a_study_at_a_uri_is_searched_loaded_reported_and_resumed(tmp_path: Path
     assert pickle.loads(pickle.dumps(again)).ranking["rank"].tolist() == [1, 2]
 
 
-@pytest.mark.slow
-def test_a_damaged_study_is_verified_and_repaired(
-    classified: nas_evidence.Study, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(classified.folder, tmp_path / "s"))
-    assert nas_evidence.verify(folder).problems == ()
-    (torn,) = sorted((folder / "evidence").glob("*.parquet"))[:1]
-    torn.write_bytes(torn.read_bytes()[:100])
-    found = nas_evidence.verify(folder)
-    assert {one.place for one in found.problems} == {f"evidence/{torn.name}"}
-    assert f"evidence/{torn.name}: " in repr(found)
-    assert nas_evidence.repair(folder)
-    assert nas_evidence.verify(folder).problems == ()
-    with refused("not-a-study"):
-        nas_evidence.verify(tmp_path)
-
-
 def test_settings_are_of_any_type_that_a_study_file_has(tmp_path: Path) -> None:
     frame = table().drop(columns="price")
     first = [{"family": "linear"}]

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import study_reference
+from approved import approve
 from messages import refused
 
 from nas_evidence.spec.domains import Choice, IntRange, keys_of
@@ -109,51 +110,54 @@ gpus = "all"
     assert len(found) == len(lines) + 3
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("[family.mlp]\nwidht = 3", "unknown key 'widht' in [family.mlp]; did you mean 'width'?"),
-        ("[family.mlpp]", "did you mean 'mlp'? (a family of your own needs the key 'module')"),
-        ("[family.mlp]\nwidth = {low = 1, high = 8}", "allows 1, which is outside 4..1024"),
-        ("[family.mlp]\nwidth = {lo = 5, high = 8}", "[family.mlp.width]; did you mean 'low'?"),
-        ("[family.mlp]\nwidth = {low = 5}", "missing key 'high' in [family.mlp.width]"),
-        ("[family.mlp]\nwidth = {low = 9, high = 8}", "`low <= high` must hold, but got low = 9"),
-        ("[family.mlp]\nwidth = 'big'", "allows 'big', which is outside 4..1024"),
-        ("[family.mlp]\nshape = {options = ['cone']}", "outside {'constant', 'taper'}"),
-        ("[family.resnet]\ndepth = {options = [9]}", "outside 8, 14, ..., 110"),
-        ("[family.resnet]\ndepth = {low = 8, high = 20}", "needs step = 6, but got step = 1"),
-        ("[family.mlp]\n[plan]\nschedule = 'cosin'", "but got 'cosin'; did you mean 'cosine'?"),
-        ("[family.mlp]\n[plan]\nschedule = 'steps'", "`milestones` must name at least one epoch"),
-        (
-            "[family.mlp]\nepochs = 3",
-            "known: depth, width, shape; 'epochs' is a key of [plan]",
-        ),
-        ("[family.mlp]\n[pruning]\nname = 'asha'", "known: rule, "),
-        ("[family.mlp]\n[plan]\nname = 'x'", "did you mean 'name' in the head of the file?"),
-        ("[family.mlp]\n[plan]\nepochs = 1.5", "epochs in [plan] must be an integer, but got 1.5"),
-        ("[family.mlp]\n[plan]\nonline = 3", "online in [plan] must be a table, but got 3"),
-        ("[family.mlp]\n[plan]\nmilestones = 3", "milestones in [plan] must be a list, but got"),
-        (
-            "[family.mlp]\n[plan]\nmilestones = [3, 0.5]",
-            "milestones in [plan] must be epochs >= 1, or all of them fractions",
-        ),
-        ("[family.mlp]\n[plan]\nmilestones = [3, 3]", "must increase, but got [3, 3]"),
-        ("[family.mlp]\n[plan]\nmilestones = ['x']", "fractions of the epochs"),
-        (
-            "[family.mlp]\n[plan.online]\nevery = 'often'",
-            'every in [plan.online] must be an integer >= 1, "auto" or "never", but got \'often\'',
-        ),
-        ("[family.mlp]\n[plan.online]\nevery = true", "but got True"),
-        ("[family.mlp]\n[plann]", "unknown key 'plann'; did you mean 'plan'?"),
-        ("[family.mlp]\n[dataset.x]", "unknown key 'x' in [dataset]"),
-        ("[family.mlp]\n[sampler]\nname = 'random'\nsede = 1", "unknown key 'sede' in [sampler]"),
-    ],
-)
-def test_one_mistake_gives_one_message(tmp_path: Path, line: str, expected: str) -> None:
-    text = f'name = "x"\n[dataset]\nname = "digits"\n{line}\n'
-    found = mistakes(tmp_path, text)
-    assert len(found) == 1
-    assert expected in found[0]
+#: A mistake each, below the head of a study file, or in its place.
+MISTAKES = [
+    "[family.mlp]\nwidht = 3",
+    "[family.mlpp]",
+    "[family.mlp]\nwidth = {low = 1, high = 8}",
+    "[family.mlp]\nwidth = {lo = 5, high = 8}",
+    "[family.mlp]\nwidth = {low = 5}",
+    "[family.mlp]\nwidth = {low = 9, high = 8}",
+    "[family.mlp]\nwidth = 'big'",
+    "[family.mlp]\nshape = {options = ['cone']}",
+    "[family.resnet]\ndepth = {options = [9]}",
+    "[family.resnet]\ndepth = {low = 8, high = 20}",
+    "[family.mlp]\n[plan]\nschedule = 'cosin'",
+    "[family.mlp]\n[plan]\nschedule = 'steps'",
+    "[family.mlp]\nepochs = 3",
+    "[family.mlp]\n[pruning]\nname = 'asha'",
+    "[family.mlp]\n[plan]\nname = 'x'",
+    "[family.mlp]\n[plan]\nepochs = 1.5",
+    "[family.mlp]\n[plan]\nonline = 3",
+    "[family.mlp]\n[plan]\nmilestones = 3",
+    "[family.mlp]\n[plan]\nmilestones = [3, 0.5]",
+    "[family.mlp]\n[plan]\nmilestones = [3, 3]",
+    "[family.mlp]\n[plan]\nmilestones = ['x']",
+    "[family.mlp]\n[plan.online]\nevery = 'often'",
+    "[family.mlp]\n[plan.online]\nevery = true",
+    "[family.mlp]\n[plann]",
+    "[family.mlp]\n[dataset.x]",
+    "[family.mlp]\n[sampler]\nname = 'random'\nsede = 1",
+]
+HEADS = [
+    'name = ""',
+    'name = "x"\nseed = "1"',
+    'name = "x"\nestimators = "sotl"',
+    'nam = "x"',
+    'name = "x"\nstop = "auto"',
+    'name = "x"\ndeliver = "seeds"',
+]
+
+
+def test_one_mistake_gives_one_message(tmp_path: Path) -> None:
+    """In the head others are read together: the objective's default is of the estimators."""
+    data, said = '[dataset]\nname = "digits"\n', list[str]()
+    whole = [f"{head}\n{data}[family.mlp]\n" for head in HEADS]
+    whole += [f'name = "x"\n{data}{below}\n' for below in MISTAKES]
+    for wrong, text in zip((*HEADS, *MISTAKES), whole, strict=True):
+        (found,) = mistakes(tmp_path, text)
+        said += [wrong.replace("\n", " | "), f"    {found.partition(': ')[2]}"]
+    approve("mistakes_of_study_files", said)
 
 
 def test_objective_outside_the_estimators_is_reported_beside_other_mistakes(
@@ -168,30 +172,6 @@ def test_objective_outside_the_estimators_is_reported_beside_other_mistakes(
 @pytest.mark.parametrize("text", ["name = ", "name = 3\nname = 4", "[plan\n"])
 def test_a_file_that_is_no_toml_gives_one_message(tmp_path: Path, text: str) -> None:
     assert len(mistakes(tmp_path, text)) == 1
-
-
-def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
-    """Others are read together with it: the objective's default is made of the estimators."""
-    data = '[dataset]\nname = "digits"\n[family.mlp]\n'
-    for head, said in [
-        ('name = ""', "name must not be empty"),
-        ('name = "x"\nseed = "1"', "seed must be an integer, but got '1'"),
-        ('name = "x"\nestimators = "sotl"', "estimators must be a list, but got 'sotl'"),
-        ('nam = "x"', "unknown key 'nam'; did you mean 'name'?"),
-        (
-            'name = "x"\nstop = "auto"',
-            "`stop` is no longer a key; remove it: a search runs `n_trials`, and the report says "
-            "what more would gain",
-        ),
-        (
-            'name = "x"\ndeliver = "seeds"',
-            '`deliver` is no longer a key; leave it out, or write "single"; top (--top) predicts '
-            "by several networks; nas-evidence of commit 52e6435a resumes and exports a study "
-            "that has it",
-        ),
-    ]:
-        (found,) = mistakes(tmp_path, f"{head}\n{data}")
-        assert found.partition(": ")[2] == said
 
 
 @pytest.mark.parametrize(
@@ -342,8 +322,6 @@ def test_only_trials_and_resources_may_differ(tmp_path: Path) -> None:
     assert differences(study, same) == []
     assert differences(study, other) == ["plan.epochs: 7 in the folder, 8 asked"]
 
-
-# --- keys that became constants -----------------------------------------------------------------
 
 # --- the reference page -------------------------------------------------------------------------
 
