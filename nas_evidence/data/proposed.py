@@ -173,8 +173,8 @@ def skewed_sentence(study: StudySpec, arrays: ArrayData) -> str:
     if by_row := study.plan.declared.by_row:
         options += f" and plan.likelihood={by_row}"
         gained = (
-            "0.5 nats of log density per datum on ten such tables, in 2.5 times the time, and lost "
-            "RMSE, 1.12 times"
+            "0.5 nats of log density per datum on ten such tables, in 2.5 times the time, and "
+            "lost RMSE, 1.12 times"
         )
     return (
         f"{shortened(names[column])}{several} {'is' if is_one else 'are'} positive and skewed "

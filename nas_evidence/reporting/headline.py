@@ -111,13 +111,13 @@ def headline(
     winner = study.winner
     if winner is None:
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
-    usual = study.spec.plan.declared.kind.usual
-    measured = metric_sentence(comparison, metric or usual, study, asked=metric is not None)
+    kind = study.spec.plan.declared.kind
+    measured = metric_sentence(comparison, metric or kind.usual, study, asked=metric is not None)
     instead = _to_take(study, comparison)
     guesses = guessing_sentence(study, comparison)
     return Headline(
         answer=_answer(study, winner, instead, guesses),
-        code=instead.code if instead else "",
+        code="" if instead is None or instead.name == kind.constant else instead.code,
         sure="" if guesses else certainty_sentence(study, sure),
         cost="" if guesses else cost_sentence(study, sure),
         together="" if guesses else together_sentence(study, recommended),
@@ -142,8 +142,8 @@ def _answer(
     network = f"{winner.architecture} (trial {winner.trial_id}"
     take, named = f"Take {network}", "Choose none yet"
     if instead is not None:
-        the = "the " * (instead.name == study.spec.plan.declared.kind.constant)
-        named = f"Take {the}{instead.name}"
+        if instead.name != study.spec.plan.declared.kind.constant:
+            named = f"Take {instead.name}"
         take = f"{named}: no network is clearly better. The best network is {network}"
     if guesses:
         return f"{named}: {guesses} First by chance is {network})."

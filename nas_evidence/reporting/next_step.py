@@ -75,10 +75,9 @@ def next_step(
     if said.code:
         lines = said.code.format(study=load_call(study, place, data_root), new=python_text(new))
         return NextStep(f"To use the simple model, with {new} as your new rows, in Python:", lines)
-    if not is_refit:
-        options = _remedies(study, said)
-        if options and (again := repeated(study, place, data_root, options)):
-            return NextStep("Search again, as advised above:", again)
+    options = [] if is_refit else _remedies(study, said)
+    if options and (again := repeated(study, place, data_root, options)):
+        return NextStep("Search again, as advised above:", again)
     if "`nas-evidence report`" in said.worth:
         return NextStep("To compare it with simple models:", _command("report", place, *root))
     if finalists := _FINALISTS.search(said.sure):

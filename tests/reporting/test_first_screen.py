@@ -118,6 +118,8 @@ def of_simple_models(home: Path) -> Iterator[str]:
     for lacks in ((), ("gradient boosting",)):
         found = ahead.model_copy(update={"lacks": lacks})
         yield f"a linear winner without {lacks}: {worth_sentence(linear, found)}"
+    found = judged(rival(-0.3, (-0.4, -0.2), study.spec.plan.declared.kind.constant))
+    yield f"beside a constant: {headline(study, None, found).answer}"
     for rival_ahead in (0.03, -0.3):
         found = judged(rival(rival_ahead, (-0.4, rival_ahead + 0.1)), trial_id=0)
         yield f"a linear winner beside {rival_ahead}: {headline(linear, None, found).answer}"

@@ -50,12 +50,16 @@ def guessing(folder: Path, lead: float, **changes: object) -> list[TrialRecord]:
 def test_where_no_network_beats_a_guess_it_is_said_first_and_none_is_taken(tmp_path: Path) -> None:
     study = guessing(tmp_path, 0.01)
     said = headline(study, None, of_classes(1.1, behind=0.01))
-    assert said.answer.startswith("Take the majority class: no network predicts the 100 rows")
+    assert said.answer.startswith("Choose none yet: no network predicts the 100 rows")
     assert "The best two_fold is -1.090 nats per datum, a guess has -1.100." in said.answer
     assert "So this ranking is arbitrary" in said.answer
-    assert said.code == "lines"
-    ahead = headline(study, None, of_classes(1.1)).answer  # by test rows
-    assert ahead.startswith("Choose none yet: no network predicts")
+    assert said.code == ""  # nobody takes the majority class
+    both = of_classes(1.1)
+    trees = Baseline(name="trees", metrics={"log_loss": 1.0}, behind=0.01, code="lines")
+    both = both.model_copy(update={"baselines": (*both.baselines, trees)})
+    found = headline(study, None, both)
+    assert found.answer.startswith("Take trees: no network predicts the 100 rows")
+    assert found.code == "lines"
     assert (said.sure, said.cost, said.together) == ("", "", "")
 
 
