@@ -25,7 +25,7 @@ from nas_evidence.data.images import (
     new_images_in_memory,
 )
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import MOST_CATEGORIES, inputs_of, unread
+from nas_evidence.data.preparation import MOST_CATEGORIES, in_known_forms, inputs_of, unread
 from nas_evidence.data.reading import (
     as_array,
     check_aligned,
@@ -46,7 +46,6 @@ from nas_evidence.data.source import (
     table_source,
 )
 from nas_evidence.data.table_columns import MISSING, OTHER, Preparation
-from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import DatasetSpec
@@ -216,7 +215,7 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     """Return the columns of a table that a study used, in its order."""
     prepared, spec = before.preparation, before.spec
     assert prepared is not None
-    frame, said = in_known_forms(frame, prepared)
+    frame = in_known_forms(frame, prepared)
     check_durations(how_read(frame)[1], prepared)
     inputs_of(prepared, frame, given)  # refuses columns that lack, or hold text instead of numbers
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, given),)
@@ -226,7 +225,6 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     used = [*prepared.places, *others]
     unknown = [str(name) for name in frame.columns if name not in (*prepared.names, *others)]
     told = [
-        *map(Said, said),
         *_new_categories(before, frame),
         *([Said(f"columns that {before.place} has not are left out: {_listed(unknown)}")]
           if unknown else []),

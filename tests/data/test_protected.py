@@ -66,7 +66,7 @@ TABLES: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a unit": (lambda: _frame(every("1.1 ct", "0.9 ct", "2 ct")), {}, "t.csv"),
     "brackets": (lambda: _frame(every("(3)", "4", "(5.5)")), {}, "t.csv"),
     "two currencies": (lambda: _frame(every("$3", "€4", "$5.5")), {}, "t.csv"),
-    "ISO dates": (lambda: _frame(dates("%Y-%m-%d")[:-1] + [None]), {}, "t.csv"),
+    "ISO dates": (lambda: _frame([*dates("%Y-%m-%d")[:-1], None]), {}, "t.csv"),
     "day first": (lambda: _frame(dates("%d.%m.%Y")), {}, "t.csv"),
     "short years": (lambda: _frame(dates("%m/%d/%y %H:%M")), {}, "t.csv"),
     "twelve hours": (lambda: _frame(dates("%Y-%m-%d %I:%M %p")), {}, "t.csv"),
@@ -87,7 +87,9 @@ TABLES: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "JSON lines": (lambda: _frame(every(["a"], ["b"], [])), {}, "t.jsonl"),
     "JSON records": (lambda: _frame(every(True, False, None)), {}, "t.json"),
     "ordered categories": (
-        lambda: _frame(pd.Categorical(every("low", "high"), ["low", "high"], ordered=True)), {}, "",
+        lambda: _frame(pd.Categorical(every("low", "high"), ["low", "high"], ordered=True)),
+        {},
+        "",
     ),
     "local time": (lambda: _frame(DAYS.dt.tz_localize("Europe/Berlin")), {}, ""),
     "UTC": (lambda: _frame(DAYS.dt.tz_localize("UTC")), {}, ""),
@@ -151,7 +153,11 @@ def digest(inputs: Any) -> str:
 
 STORED: dict[str, dict[str, Any]] = json.loads((FOLDER / "tables.json").read_text("utf-8"))
 #: What the present version reads otherwise.
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "offset text": {"read-otherwise"},
+    "local time": {"read-otherwise"},
+    "whole numbers of 60 bits": {"read-otherwise", "whole-numbers-that-merge"},
+}
 
 
 def _loaded(name: str, folder: Path) -> Any:
@@ -177,9 +183,9 @@ def test_what_was_stored_of_a_table_gives_the_same_inputs(
         preparation = Preparation.from_json(json.dumps(stored["preparation"]))
         return features_of(few(name, tmp_path), preparation).inputs
 
-    if code := REFUSED.get(name):
-        with pytest.raises(UserError, match="0.1.0") as caught:
+    if codes := REFUSED.get(name):
+        with pytest.raises(UserError, match=r"0\.1\.0") as caught:
             inputs()
-        assert caught.value.code == code
+        assert caught.value.code in codes
         return
     assert digest(inputs()) == stored["few" if door == "predict" else "train"]
