@@ -15,6 +15,8 @@ import pandas as pd
 
 #: What pandas calls a level of the index without a name.
 _UNNAMED = re.compile(r"__index_level_\d+__")
+#: Cells of a column that show whether it may be of numbers.
+_FEW = 100
 #: Maximum number of bytes of a row of a text file.
 _LONGEST_ROW = 1 << 25
 
@@ -47,7 +49,8 @@ def texts_of(values: pd.Series, missing: Collection[str] | None = None) -> Any:
     import pyarrow
     from pyarrow import compute
 
-    text = pyarrow.array(values, from_pandas=True).cast(pyarrow.string())
+    text = pyarrow.array(values, from_pandas=True)
+    text = text if text.type == pyarrow.string() else text.cast(pyarrow.string())
     if missing is None:
         return text
     text = compute.utf8_trim_whitespace(text)
@@ -55,35 +58,38 @@ def texts_of(values: pd.Series, missing: Collection[str] | None = None) -> Any:
     return compute.if_else(compute.is_in(text, words), pyarrow.scalar(None, text.type), text)
 
 
-def numbers_of(text: Any) -> pd.Series | None:
-    """Return text [n] as int64, uint64 or float64; None if a cell is no number or no type fits."""
-    import pyarrow
-    from pyarrow import compute
+def numbers_of(text: Any) -> Any:
+    """Return text [n] as an array of int64, uint64 or float64.
 
-    if text.null_count == len(text):
+    None if a cell is no number, or no type holds all of them apart.
+    """
+    import pyarrow
+
+    if text.null_count == len(text) or (found := _cast(text, pyarrow.float64())) is None:
         return None
-    for kind in (pyarrow.int64(), pyarrow.uint64(), pyarrow.float64()):
-        try:
-            found = text.cast(kind)
-        except pyarrow.ArrowInvalid:
-            continue
-        if kind != pyarrow.float64():
-            if compute.any(compute.match_substring(text, "x", ignore_case=True)).as_py():
-                return None  # 0x1F
-            if text.null_count:
-                whole = pd.Int64Dtype() if kind == pyarrow.int64() else pd.UInt64Dtype()
-                exact = pd.Series(whole.__from_arrow__(found))
-                return exact if (exact.abs() > 2**53).any() else exact.astype("float64")
-            return pd.Series(found.to_numpy())
-        numbers = pd.Series(found.to_numpy(zero_copy_only=False))
-        large = ~(numbers.abs() < 2**53)
-        if large.any():
-            cells = compute.drop_null(text.filter(pyarrow.array(large)))
-            digits = compute.match_substring_regex(cells, r"^[+-]?\d+$|[nN]")  # inf, nan
-            if compute.any(digits).as_py():
-                return None
-        return numbers
-    return None
+    numbers = found.to_numpy(zero_copy_only=False)
+    n_present = len(text) - text.null_count
+    small = np.count_nonzero(np.abs(numbers) < 2**53) == n_present  # without inf and nan
+    if not (np.nan_to_num(numbers[:_FEW]) % 1).any() and not (small and text.null_count):
+        for kind, whole in (
+            (pyarrow.int64(), pd.Int64Dtype()),
+            (pyarrow.uint64(), pd.UInt64Dtype()),
+        ):
+            if (exact := _cast(text, kind)) is not None:
+                return whole.__from_arrow__(exact) if text.null_count else exact.to_numpy()
+    # Digits that no type holds would merge, and inf and nan are words.
+    return numbers if small or not holds(text, r"^[+-]?\d{16,}$|[nN]") else None
+
+
+def _cast(text: Any, kind: Any) -> Any:
+    """Return text in a type of numbers, None if it cannot be; failing cells are slow."""
+    import pyarrow
+
+    try:
+        text[:_FEW].cast(kind)
+        return text.cast(kind)
+    except pyarrow.ArrowInvalid:
+        return None
 
 
 def holds(text: Any, pattern: str) -> bool:
@@ -128,29 +134,36 @@ def frame_of(table: Any, noted: Iterable[Any] = ()) -> pd.DataFrame:
         noted: fields of the table that was written, which do as well.
     """
     ordered = {one.name: one.type.ordered for one in noted if hasattr(one.type, "ordered")}
-    for one in (table.schema.pandas_metadata or {}).get("columns", ()):
-        if one["pandas_type"] == "categorical":
-            ordered[str(one["field_name"])] = bool((one["metadata"] or {}).get("ordered"))
+    notes = table.schema.pandas_metadata or {}
+    for one in notes.get("columns", ()):
+        if one.get("pandas_type") == "categorical":
+            ordered[str(one.get("field_name"))] = bool((one.get("metadata") or {}).get("ordered"))
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         cells = _cells(column)
-        if name in ordered and cells.dtype.kind in "biuf":
+        plain = column.type.num_fields == 0 and not hasattr(column.type, "ordered")
+        if name in ordered and plain:
             cells = cells.astype(pd.CategoricalDtype(ordered=ordered[name]))
         columns.append(cells.rename(name))
     frame = pd.concat(columns, axis=1)
-    if unnamed := [name for name in table.column_names if _UNNAMED.fullmatch(name)]:
-        frame = frame.set_index(unnamed)
-        frame.index.names = [None] * len(unnamed)
+    index = [one for one in notes.get("index_columns", ()) if one in table.column_names]
+    if index:
+        frame = frame.set_index(index)
+        frame = frame.reset_index([name for name in index if not _UNNAMED.fullmatch(name)])
+        frame.index.names = [None] * frame.index.nlevels
     return frame
 
 
 def _cells(column: Any) -> pd.Series:
     """Return a column; categories of lists, records and intervals, each cell of its own."""
-    kind = column.type
-    if hasattr(kind, "ordered") and re.match(
-        "extension|list|large_list|struct|map", str(kind.value_type)
-    ):
-        chunks = [one.dictionary.take(one.indices).to_pylist() for one in column.chunks]
-        return pd.Series(np.concatenate([pd.Series(one, dtype=object) for one in chunks]))
+    kind = str(column.type)
+    if re.match("dictionary<values=(extension|list|large_list|struct|map)<", kind):
+        chunks = [
+            pd.Series(one.dictionary.to_pandas(), dtype=object).reindex(
+                one.indices.to_pandas().fillna(-1).astype(int)
+            )
+            for one in column.chunks
+        ]
+        return pd.concat(chunks, ignore_index=True)
     found: pd.Series = column.to_pandas(integer_object_nulls=True)
     return found

@@ -77,14 +77,15 @@ def with_numbers_read(
         missing: words that are missing cells.
     """
     known, decided, sentences = written or {}, dict[str, Written](), [*said]
-    index, found, texts, plain = frame.index, {}, {}, dict[str, pd.Series | None]()
+    index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
     for name in frame.columns:
-        values, note = typed_column(frame[name])
+        given = frame[name]
+        values, note = typed_column(given)
         found[name] = values
         if note:
             decided[name] = Written(note)
-        if frame[name].dtype == object and (twice := merged_objects(frame[name].dropna())):
+        if given.dtype == object and (twice := merged_objects(given.dropna())):
             sentences.append(Said(f"holds {twice} as text and otherwise, read as one", name))
         if is_text(values):
             with names_half_characters(f"column {name!r}"):
@@ -94,11 +95,15 @@ def with_numbers_read(
                 text = texts_of(values, missing)
                 numbers = numbers_of(text)
             texts[name], plain[name] = text, numbers
-    others = (texts[name] for name, own in plain.items() if own is None and name not in known)
+    others = (
+        texts[name]
+        for name, own in plain.items()
+        if own is None and name not in {*known, *decided}
+    )
     commas = _is_comma_decimal(map(_present, others), unclear=comma)
     for name, text in texts.items():
-        how, numbers = known.get(name), plain[name]
-        kind = numbers is not None and name == target and inferred(numbers.dropna())
+        how, numbers = known.get(name, decided.get(name)), plain[name]
+        kind = numbers is not None and name == target and inferred(numbers[~pd.isna(numbers)])
         if how is None and (
             (name in kept and are_codes(_cells(text)))
             or (kind and TARGET_KINDS[kind].classes and holds(text, _ZEROS))
@@ -142,7 +147,7 @@ def _read(
         said = _said(name, present, plain)
     joined = plain.where(number, present).reindex(cells.index)
     exact = numbers_of(texts_of(joined)) if number.all() else joined
-    return (cells, known or TEXT, []) if exact is None else (exact, how, said)
+    return (cells, known or TEXT, []) if exact is None else (pd.Series(exact), how, said)
 
 
 def _present(text: Any) -> pd.Series:

@@ -9,7 +9,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-read_csv = partial(pd.read_csv, float_precision="round_trip")
+_IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+
+#: `pd.read_csv`.
+read_csv = pd.read_csv if _IS_EXACT else partial(pd.read_csv, float_precision="round_trip")
 
 
 def to_numeric(values: pd.Series, errors: str = "raise") -> pd.Series:
@@ -19,7 +22,7 @@ def to_numeric(values: pd.Series, errors: str = "raise") -> pd.Series:
         ValueError: `errors` is "raise", and a cell is no number.
     """
     found = pd.to_numeric(values, errors=errors)
-    if found.dtype.kind != "f" or values.dtype.kind in "biuf":
+    if _IS_EXACT or found.dtype.kind != "f" or values.dtype.kind in "biuf":
         return found
     numbers = found.to_numpy("float64", na_value=np.nan).copy()
     for row, cell in enumerate(values):

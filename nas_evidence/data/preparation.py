@@ -17,6 +17,7 @@ these parameters (a test compares).
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -291,6 +292,7 @@ def _number(name: str, values: pd.Series, where: str) -> Column:
             "numeric-without-number",
             f"column {name!r} of {where} has no number, so it cannot be `numeric`",
         )
+    _check_finite(numbers, name, where)
     if pd.api.types.is_integer_dtype(values) and np.abs(present).max() > _WHOLE:
         for one in values.dropna():
             if int(float(one)) != one:
@@ -303,7 +305,7 @@ def _number(name: str, values: pd.Series, where: str) -> Column:
                 )
     words = values[np.isnan(numbers)].dropna().astype(str).str.strip().unique()
     shift, unit = _scale(present)
-    column = Column(
+    return Column(
         name,
         "number",
         fill=float(np.median(present)),
@@ -314,8 +316,6 @@ def _number(name: str, values: pd.Series, where: str) -> Column:
         high=float(present.max()),
         words=tuple(words[:MOST_CATEGORIES]),
     )
-    _numbers(values, column, where)
-    return column
 
 
 def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Said | None]:
@@ -375,7 +375,7 @@ def _scale(present: Array) -> tuple[float, float]:
 
 def _numbers_the_rows(numbers: Array) -> bool:
     """Tell whether values increase from row to row and are about as many as their range."""
-    whole = len(numbers) > 2 and not np.isnan(numbers).any() and (numbers % 1 == 0).all()
+    whole = len(numbers) > 2 and np.isfinite(numbers).all() and (numbers % 1 == 0).all()
     return bool(
         whole and (np.diff(numbers) > 0).all() and numbers[-1] - numbers[0] < 2 * len(numbers)
     )
@@ -383,8 +383,9 @@ def _numbers_the_rows(numbers: Array) -> bool:
 
 def _is_index(name: str, numbers: Array) -> bool:
     """Tell whether a column is the index that pandas wrote, in any order of the rows."""
-    whole = (numbers >= 0) & (numbers % 1 == 0)
-    return name == "Unnamed: 0" and bool(whole.all()) and len(np.unique(numbers)) == len(numbers)
+    return name == "Unnamed: 0" and bool(
+        ((numbers >= 0) & (numbers % 1 == 0)).all() and len(np.unique(numbers)) == len(numbers)
+    )
 
 
 def _category(name: str, values: pd.Series) -> Column:
@@ -413,21 +414,28 @@ def _numbers(values: pd.Series, column: Column, where: str) -> Array:
             f"column {column.name!r} of {where} must hold numbers, as in the training data, "
             f"but has {words.iloc[0]!r}",
         )
+    _check_finite(numbers, column.name, where)
+    return numbers
+
+
+def _check_finite(numbers: Array, name: str, where: str) -> None:
     with np.errstate(over="ignore"):
         infinite = np.isinf(numbers.astype(np.float32))
     if infinite.any():
         row = int(np.flatnonzero(infinite)[0])
         raise UserError(
             "column-not-finite",
-            f"column {column.name!r} of {where} must be finite in float32, but row {row} has "
+            f"column {name!r} of {where} must be finite in float32, but row {row} has "
             f"{numbers[row]:g}; remove that row, or empty the cell",
         )
-    return numbers
 
 
 def _texts(values: pd.Series) -> pd.Series:
     """Return each cell as text without blanks around it, a whole number without a point."""
-    cells = values.astype("object").where(values.notna(), MISSING)
-    if pd.api.types.is_float_dtype(values):
-        cells = cells.map(lambda one: int(one) if one != MISSING and one % 1 == 0 else one)
-    return cells.map(lambda one: in_one_form(str(one).strip()))
+
+    def text(one: Any) -> str:
+        whole = isinstance(one, float) and one.is_integer()
+        return in_one_form(str(int(one) if whole else one).strip())
+
+    found: pd.Series = values.astype("object").where(values.notna(), MISSING).map(text)
+    return found

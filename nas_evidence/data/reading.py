@@ -87,10 +87,18 @@ def kind_of(path: Path) -> str | None:
     """Return the kind of data at a path, a name of [dataset]; None if it holds none.
 
     The ending of a file decides, whether or not it is there; of a folder, what is in it.
+
+    Raises:
+        ValueError: for a single array.
     """
     name = path.name.lower()
     if name.endswith((*TEXTS, *_TABLES)):
         return "table"
+    if name.endswith(".npy"):
+        raise UserError(
+            "format-not-read",
+            f"{path} is one array; put x_train.npy and y_train.npy into one folder and name that",
+        )
     if name.endswith(".npz") or any(path.glob("x_t*.npy")):
         return "npz"
     return "images" if holds_images(path) else None
@@ -452,11 +460,11 @@ def _naming(path: Path) -> Iterator[None]:
             why = f"byte {error.start} is not {name}; save it as UTF-8"
         if isinstance(error, BadZipFile):
             why = "it is no archive (zip), as spreadsheets (.xlsx) are; save it as .csv"
-        known = isinstance(error, UserError | UnicodeDecodeError)
+        known = isinstance(error, UserError | UnicodeDecodeError | json.JSONDecodeError)
         raise UserError(
             "table-unreadable",
             f"{path} cannot be read as a table: {why}",
-            remedy="" if known else "write it, pack it or download it again",
+            remedy="" if known else "write or download it again",
         ) from None
 
 
@@ -530,7 +538,7 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
 
 
 def _lone_return(text: str) -> int | None:
-    if text.count("\r") == text.count("\r\n"):
+    if "\r" not in text or text.count("\r") == text.count("\r\n"):
         return None
     found = re.search(r"\r(?!\n)", text)
     return None if found is None else found.start()

@@ -55,8 +55,9 @@ def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[
 def is_text(values: pd.Series) -> bool:
     """Tell whether a typed column [n] is of text."""
     kind = values.dtype
-    of_arrow = isinstance(kind, pd.ArrowDtype) and pd.api.types.is_string_dtype(kind)
-    return of_arrow or isinstance(kind, pd.StringDtype) or pd.api.types.is_object_dtype(kind)
+    if isinstance(kind, pd.ArrowDtype):
+        return kind.type is str
+    return isinstance(kind, pd.StringDtype) or kind == np.dtype(object)
 
 
 def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
