@@ -70,7 +70,8 @@ def numbers_of(text: Any) -> Any:
     numbers = found.to_numpy(zero_copy_only=False)
     n_present = len(text) - text.null_count
     small = np.count_nonzero(np.abs(numbers) < 2**53) == n_present  # without inf and nan
-    if not (np.nan_to_num(numbers[:_FEW]) % 1).any() and not (small and text.null_count):
+    few = numbers[:_FEW]
+    if (few[np.isfinite(few)] % 1 == 0).all() and not (small and text.null_count):
         for kind, whole in (
             (pyarrow.int64(), pd.Int64Dtype()),
             (pyarrow.uint64(), pd.UInt64Dtype()),
@@ -86,7 +87,8 @@ def _cast(text: Any, kind: Any) -> Any:
     import pyarrow
 
     try:
-        text[:_FEW].cast(kind)
+        if len(text) > 10 * _FEW:
+            text[:_FEW].cast(kind)
         return text.cast(kind)
     except pyarrow.ArrowInvalid:
         return None

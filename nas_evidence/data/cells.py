@@ -79,8 +79,7 @@ def with_numbers_read(
     known, decided, sentences = written or {}, dict[str, Written](), [*said]
     index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
-    for name in frame.columns:
-        given = frame[name]
+    for name, given in frame.items():
         values, note = typed_column(given)
         found[name] = values
         if note:

@@ -69,6 +69,8 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
         ValueError: for complex numbers; names the column.
     """
     kind = values.dtype
+    if isinstance(kind, pd.ArrowDtype) and kind.type is str:
+        return values, ""
     if isinstance(kind, pd.CategoricalDtype):
         if kind.ordered and pd.api.types.is_string_dtype(kind.categories.dtype):
             return values, ""
@@ -80,8 +82,6 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
     if isinstance(kind, pd.PeriodDtype):
         return values.dt.to_timestamp(), ""
     if isinstance(kind, pd.ArrowDtype):
-        if is_text(values):
-            return values, ""
         if pd.api.types.is_float_dtype(kind):
             plain = values.to_numpy("float64", na_value=np.nan)
             return pd.Series(plain, values.index, name=values.name), ""

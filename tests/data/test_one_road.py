@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from messages import refused
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.cells import EACH, dates_of, has_zone, parts_of, zone_of
+from nas_evidence.data.cells import dates_of, has_zone, parts_of
 from nas_evidence.data.given import features_of
 from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.data.table_columns import Preparation
-from nas_evidence.data.typed import is_typed, typed_column
+from nas_evidence.data.typed import typed_column
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
