@@ -213,7 +213,7 @@ def _said_units(name: str, present: pd.Series, number: pd.Series) -> list[Said]:
         return []
     listed = ", ".join(repr(one) if one else "none" for one in found)
     words = f"is not read as numbers, as they have several units: {listed}"
-    return [Said(words, name, "not read", "write all in one")]
+    return [Said(words, name, "not read")]
 
 
 def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[Said]:

@@ -109,7 +109,7 @@ def doubts_of(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence for each column whose cells cannot be used as they are."""
     for column in {one.name: one for one in reversed(preparation.columns)}.values():
         name, values = column.name, frame[column.name]
-        present = values.dropna()
+        present = _without(values, column)
         if present.empty:
             yield f"column {name!r} is empty; the default from training is used"
             continue
@@ -148,9 +148,16 @@ def unread(values: pd.Series, column: Column) -> pd.Series:
     """Return the cells of text [k] that are no numbers, and no words that training read so."""
     if not is_text(values):
         return values.iloc[:0]
+    present = _without(values, column)
+    return present[np.isnan(as_numbers(present))]
+
+
+def _without(values: pd.Series, column: Column) -> pd.Series:
+    """Return the cells that are there, without words that training read as missing."""
     present = values.dropna()
-    known = present.astype(str).str.strip().isin(column.words)
-    return present[np.isnan(as_numbers(present)) & ~known]
+    if not column.words or not is_text(values):
+        return present
+    return present[~present.astype(str).str.strip().isin(column.words)]
 
 
 def _told(name: str, cells: pd.Series, what: str, taken: str) -> Iterator[str]:

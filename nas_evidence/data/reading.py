@@ -214,11 +214,13 @@ def table_of(value: Any) -> pd.DataFrame:
     ((1, 1), [1, 2])
     """
     if isinstance(value, Mapping):
-        if {"data"} < {*value} <= {"columns", "data", "index", "index_names", "schema"}:
+        first = next(iter(value.values()), None)
+        by_row = "0" in value and isinstance(first, Mapping) and "0" not in first
+        if by_row or {"data"} < {*value} <= {"columns", "data", "index", "index_names", "schema"}:
             raise UserError(
                 "json-orient",
-                "it holds `data` beside their names or types; write it as rows or as columns, "
-                "as pandas.DataFrame.to_json does with orient='records' or 'columns'",
+                f"it begins with {next(iter(value))!r}, as rows by number or a split table do; "
+                "write rows or columns, as pandas does with orient='records' or 'columns'",
             )
         lengths = {
             name: len(one)

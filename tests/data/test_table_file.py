@@ -211,21 +211,20 @@ def test_separators_are_found(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["index_columns", "pandas_type"])
-def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_one_sentence(
+def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_read(
     key: str, tmp_path: Path
 ) -> None:
     path, table = tmp_path / "t.parquet", pa.Table.from_pandas(frame())
     notes = table.schema.metadata[b"pandas"].replace(key.encode(), b"q" + key[1:].encode())
     pq.write_table(table.replace_schema_metadata({"pandas": notes}), path)
-    with refused("table-unreadable", key, "write it again"):
-        read_frame(path)
+    assert [*read_frame(path).columns] == [*frame().columns]
 
 
 @pytest.mark.parametrize(
     ("content", "keys", "says"),
     [
         (None, {}, r"needs the file t\.csv .*--data-root"),
-        ("", {}, "t.csv is empty; a table has a line of names"),
+        ("", {}, "it is empty; a table has a line of names"),
         ("a,price\n" + "1,2024-01-31\n2,2024-02-01\n" * 20, {}, "holds dates; replace them"),
         ("a,price\n" + "1,2\n" * 5, {}, "has 5 rows, but a study needs at least 10"),
         ("a,prices\n" + "1,2\n" * 20, {}, "no column 'price'; did you mean 'prices'"),
@@ -233,7 +232,7 @@ def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_one_sentence(
         (
             "a,price\n1,2\n\n3,4,5\n",
             {},
-            "line 4 has 3 cells, but the line of names has 2; correct",
+            "line 4 has 3 cells, but the line of names has 2; name each",
         ),
         ("a,price\n" + "1,2\n1,3\n" * 20, {}, "at least one column besides the target"),
         ("a,price\n" + "1,2\n3,3\n" * 20, {"test_fraction": 0.99}, "leaves 0 for training"),
