@@ -80,20 +80,19 @@ def with_numbers_read(
     index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
     for name, given in frame.items():
-        values, note = typed_column(given)
-        found[name] = values
-        if note:
-            decided[name] = Written(note)
-        if given.dtype == object and (twice := merged_objects(given.dropna())):
-            sentences.append(Said(f"holds {twice} as text and otherwise, read as one", name))
-        if is_text(values):
-            with names_half_characters(f"column {name!r}"):
-                text = texts_of(values)
-            # Most columns are plain numbers throughout, which is quick to see.
-            if (numbers := numbers_of(text)) is None:
-                text = texts_of(values, missing)
-                numbers = numbers_of(text)
-            texts[name], plain[name] = text, numbers
+        with names_half_characters(f"column {name!r}"):
+            found[name], note = typed_column(given)
+            if note:
+                decided[name] = Written(note)
+            if given.dtype == object and (twice := merged_objects(given.dropna())):
+                sentences.append(Said(f"holds {twice} as text and otherwise, read as one", name))
+            if is_text(found[name]):
+                # Most columns are plain numbers throughout, which is quick to see.
+                texts[name] = texts_of(found[name])
+                if (numbers := numbers_of(texts[name])) is None:
+                    texts[name] = texts_of(found[name], missing)
+                    numbers = numbers_of(texts[name])
+                plain[name] = numbers
     others = (
         texts[name]
         for name, own in plain.items()
@@ -252,7 +251,7 @@ def as_numbers(values: pd.Series) -> Array:
         return np.asarray(values.to_numpy("float64", na_value=np.nan))
     codes, cells = pd.factorize(values.astype(object))
     found = [_number(str(cell).strip()) for cell in cells]
-    return np.array([*found, np.nan])[codes]
+    return np.asarray(np.array([*found, np.nan])[codes])
 
 
 def _number(cell: str) -> float:

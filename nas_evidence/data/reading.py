@@ -453,7 +453,7 @@ def _naming(path: Path) -> Iterator[None]:
             ".csv",
         ) from None
     except (
-        OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
+        OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError,
         lzma.LZMAError, zlib.error, BadZipFile, csv.Error,
     ) as error:  # fmt: skip
         why = (str(error) or type(error).__name__).splitlines()[0]
@@ -510,7 +510,7 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
                 )
             content = archive.read(names[0])
     else:
-        with opened(path, "rb") as file:  # type: ignore[operator]
+        with opened(path, "rb") as file:
             content = file.read()
     encoding = next((own for mark, own in _MARKS.items() if content.startswith(mark)), "")
     try:

@@ -196,20 +196,6 @@ def test_the_split_is_seeded_and_stratified_and_without_it_there_is_no_test(
     assert (len(whole.x_test), len(whole.y_test), whole.n_train) == (0, 0, 40)
 
 
-def test_numbers_of_a_text_are_read_to_the_last_bit(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).normal(size=(1000, 2)).round(4) - 1
-    pd.DataFrame(x).to_csv(tmp_path / "t.csv", index=False)
-    np.testing.assert_array_equal(read_frame(tmp_path / "t.csv").to_numpy(), x)
-
-
-@pytest.mark.parametrize(
-    "text", ["a;b\n1;x\n2;y\n", "a\tb\n1\tx\n2\ty\n", "a,b\n1,x\n2,y\n", "a|b\n1|x\n2|y\n"]
-)
-def test_separators_are_found(text: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    assert read_frame(tmp_path / "t.csv").to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
-
-
 @pytest.mark.parametrize("key", ["index_columns", "pandas_type"])
 def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_read(
     key: str, tmp_path: Path

@@ -96,32 +96,6 @@ def people() -> pd.DataFrame:
 
 PEOPLE = people()
 OPTIONS = {"target": "price", "categorical": ["id", "code"]}
-TRAINED = prepared(source_in_memory(PEOPLE, None, OPTIONS).arrays(seed=0))
-
-
-@pytest.mark.slow
-@few
-@given(
-    order=st.permutations([*PEOPLE.columns.drop("price")]),
-    unseen=st.sampled_from(["rome", "lima", None]),
-    missing=st.lists(st.sampled_from(["size", "mass", "since"]), unique=True),
-    target=st.booleans(),
-)
-def test_new_tables_may_differ_in_order_and_cells(
-    order: list[str], unseen: str | None, missing: list[str], target: bool
-) -> None:
-    new = PEOPLE[:6].astype({"size": object})
-    new.loc[1, "town"] = unseen
-    new.loc[3, missing] = None
-    given_now = new[[*order, *["price"] * target]]
-    found = features_of(given_now, TRAINED, target="price")
-    np.testing.assert_array_equal(found.inputs, features_of(new, TRAINED).inputs)
-    assert np.isfinite(found.inputs).all()
-    assert (found.truth is not None) is target
-    said = " ".join(found.doubts)
-    assert ("'town'" in said) is (unseen != "rome")
-    assert ("'size'" in said) is ("size" in missing)
-    assert "'mass'" not in said  # in training it was missing too
 
 
 def _written(frame: pd.DataFrame, name: str, folder: Path) -> Any:
