@@ -1,49 +1,123 @@
-"""Tables of Arrow, Parquet and Feather with every integer and category that they hold.
+"""What Arrow does better than pandas: cells of text files, numbers in text, Parquet and Feather.
 
-pandas makes float64 of a column of integers with gaps, which merges those above 2^53, takes
-categories of numbers in Parquet for numbers, and cannot read some types that it wrote itself.
+Arrow reads numbers to the last bit and quickly, and keeps integers beside gaps and categories of
+numbers. pandas makes float64 of both, which merges integers above 2^53.
 """
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from nas_evidence.data.exact_text import beyond_floats
-
-_INTEGERS = {"int64": pd.Int64Dtype(), "uint64": pd.UInt64Dtype()}
-#: Words of the errors about types of columns that pandas writes, but does not read.
-_UNREAD = ("not understood", "not recognized", "unhashable type")
 #: What pandas calls a level of the index without a name.
 _UNNAMED = re.compile(r"__index_level_\d+__")
+#: Cells of a column that show whether it may be of numbers.
+_FEW = 100
+#: Maximum number of bytes of a row of a text file.
+_LONGEST_ROW = 1 << 25
+
+
+def cells_of(text: str, names: Sequence[str], separator: str) -> pd.DataFrame | None:
+    """Return the cells of a text as text, None if rows do not have a cell for each name."""
+    import pyarrow  # late, as everywhere: data in memory do without
+    from pyarrow import csv
+
+    try:
+        table = csv.read_csv(
+            pyarrow.BufferReader(text.encode()),
+            csv.ReadOptions(use_threads=False, block_size=_LONGEST_ROW, column_names=names),
+            csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string())),
+        )
+    except pyarrow.ArrowInvalid:
+        return None
+    found: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return found
+
+
+def texts_of(values: pd.Series, missing: Collection[str] | None = None) -> Any:
+    """Return a column of text [n] as Arrow has it; with `missing`, trimmed and without these.
+
+    Args:
+        values: cells of text.
+        missing: words that are a missing cell; blank cells are too.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    text = pyarrow.array(values, from_pandas=True)
+    text = text if text.type == pyarrow.string() else text.cast(pyarrow.string())
+    if missing is None:
+        return text
+    text = compute.utf8_trim_whitespace(text)
+    words = pyarrow.array(["", *missing], pyarrow.string())
+    return compute.if_else(compute.is_in(text, words), pyarrow.scalar(None, text.type), text)
+
+
+def numbers_of(text: Any) -> Any:
+    """Return text [n] as an array of int64, uint64 or float64.
+
+    None if a cell is no number, or no type holds all of them apart.
+    """
+    import pyarrow
+
+    if text.null_count == len(text) or (found := _cast(text, pyarrow.float64())) is None:
+        return None
+    numbers = found.to_numpy(zero_copy_only=False)
+    n_present = len(text) - text.null_count
+    small = np.count_nonzero(np.abs(numbers) < 2**53) == n_present  # without inf and nan
+    few = numbers[:_FEW]
+    if (few[np.isfinite(few)] % 1 == 0).all() and not (small and text.null_count):
+        for kind, whole in (
+            (pyarrow.int64(), pd.Int64Dtype()),
+            (pyarrow.uint64(), pd.UInt64Dtype()),
+        ):
+            if (exact := _cast(text, kind)) is not None:
+                return whole.__from_arrow__(exact) if text.null_count else exact.to_numpy()
+    # Digits that no type holds would merge, and inf and nan are words.
+    return numbers if small or not holds(text, r"^[+-]?\d{16,}$|[nN]") else None
+
+
+def _cast(text: Any, kind: Any) -> Any:
+    """Return text in a type of numbers, None if it cannot be; failing cells are slow."""
+    import pyarrow
+
+    try:
+        if len(text) > 10 * _FEW:
+            text[:_FEW].cast(kind)
+        return text.cast(kind)
+    except pyarrow.ArrowInvalid:
+        return None
+
+
+def holds(text: Any, pattern: str) -> bool:
+    """Tell whether a cell of text [n] has a pattern of RE2."""
+    from pyarrow import compute
+
+    return bool(compute.any(compute.match_substring_regex(text, pattern)).as_py())
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
     """Return the table in a file of Parquet."""
-    import pyarrow.parquet  # late, as everywhere: tables of text do without
+    import pyarrow.parquet
 
-    def read(file: Any) -> pd.DataFrame:
+    with path.open("rb") as file:  # not by its name, which Arrow needs as UTF-8
         opened = pyarrow.parquet.ParquetFile(file)
         stored = (opened.metadata.metadata or {}).get(b"ARROW:schema")
         schema = stored and pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(stored)))
-        return _as_noted(lambda: pd.read_parquet(file), opened.read, opened.schema_arrow, schema)
-
-    return _opened(path, read)
+        return frame_of(opened.read(), schema or ())
 
 
 def read_feather(path: Path) -> pd.DataFrame:
     """Return the table in a file of Feather."""
     import pyarrow.feather
 
-    return _opened(path, lambda file: frame_of(pyarrow.feather.read_table(file)))
-
-
-def _opened(path: Path, read: Callable[[Any], pd.DataFrame]) -> pd.DataFrame:
-    with path.open("rb") as file:  # not by its name, which Arrow needs as UTF-8
-        return read(file)
+    with path.open("rb") as file:
+        return frame_of(pyarrow.feather.read_table(file))
 
 
 def table_of_arrow(data: Any) -> Any:
@@ -54,76 +128,44 @@ def table_of_arrow(data: Any) -> Any:
     return data.with_format("arrow")[:] if of_set else pyarrow.table(data)
 
 
-def frame_of(table: Any) -> pd.DataFrame:
-    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns."""
-    return _as_noted(table.to_pandas, lambda: table, table.schema)
-
-
-def _as_noted(
-    read: Callable[[], pd.DataFrame], table: Callable[[], Any], schema: Any, fields: Any = None
-) -> pd.DataFrame:
-    """Return a table with the categories and integers that its schema has.
+def frame_of(table: Any, noted: Iterable[Any] = ()) -> pd.DataFrame:
+    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns.
 
     Args:
-        read: returns the table as pandas has it.
-        table: returns it as Arrow has it.
-        schema: of it, with the notes of pandas.
-        fields: of the table that was written, which may have had categories.
+        table: whose notes by pandas say which columns are categories.
+        noted: fields of the table that was written, which do as well.
     """
-    try:
-        frame = read()
-    except (TypeError, ValueError) as error:
-        if not any(words in str(error) for words in _UNREAD):
-            raise
-        frame = _without_notes(table())
-    frame = frame.reset_index([name for name in frame.index.names if name is not None])
-    ordered = {one.name: one.type.ordered for one in fields or () if hasattr(one.type, "ordered")}
-    for one in (schema.pandas_metadata or {}).get("columns", ()):
-        if one["pandas_type"] == "categorical":
-            ordered[str(one["field_name"])] = bool((one["metadata"] or {}).get("ordered"))
-    for at, name in enumerate(frame.columns):
-        place = schema.get_field_index(str(name))  # -1: none, or several
-        if str(name) in ordered and place >= 0:
-            kind = schema.field(place).type
-            if kind.num_fields == 0 and not hasattr(kind, "ordered"):  # plain values
-                of = pd.CategoricalDtype(ordered=ordered[str(name)])
-                frame = frame.assign(**{name: frame.iloc[:, at].astype(of)})
-    return with_exact_integers(frame, table)
-
-
-def _without_notes(table: Any) -> pd.DataFrame:
-    columns = zip(table.column_names, table.columns, strict=True)
-    cells = [_cells(one).rename(name) for name, one in columns if not _UNNAMED.fullmatch(name)]
-    return pd.concat(cells, axis=1)
+    ordered = {one.name: one.type.ordered for one in noted if hasattr(one.type, "ordered")}
+    notes = table.schema.pandas_metadata or {}
+    for one in notes.get("columns", ()):
+        if one.get("pandas_type") == "categorical":
+            ordered[str(one.get("field_name"))] = bool((one.get("metadata") or {}).get("ordered"))
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        cells = _cells(column)
+        plain = column.type.num_fields == 0 and not hasattr(column.type, "ordered")
+        if name in ordered and plain:
+            cells = cells.astype(pd.CategoricalDtype(ordered=ordered[name]))
+        columns.append(cells.rename(name))
+    frame = pd.concat(columns, axis=1)
+    index = [one for one in notes.get("index_columns", ()) if one in table.column_names]
+    if index:
+        frame = frame.set_index(index)
+        frame = frame.reset_index([name for name in index if not _UNNAMED.fullmatch(name)])
+        frame.index.names = [None] * frame.index.nlevels
+    return frame
 
 
 def _cells(column: Any) -> pd.Series:
-    """Return a column, of categories of lists, records or intervals each cell of its own."""
+    """Return a column; categories of lists, records and intervals, each cell of its own."""
     kind = str(column.type)
-    if not re.match("dictionary<values=(extension|list|large_list|struct|map)<", kind):
-        return column.to_pandas()
-    chunks = [
-        pd.Series(one.dictionary.to_pandas(), dtype=object).reindex(
-            one.indices.to_pandas().fillna(-1).astype(int)
-        )
-        for one in column.chunks
-    ]
-    return pd.concat(chunks, ignore_index=True)
-
-
-def with_exact_integers(frame: pd.DataFrame, table: Callable[[], Any]) -> pd.DataFrame:
-    """Return a DataFrame whose integers beyond 2^53 beside gaps are those of a `pyarrow.Table`.
-
-    Args:
-        frame: the table as pandas has it.
-        table: returns it as Arrow has it, with as many rows.
-    """
-    wide = [at for at in range(frame.shape[1]) if beyond_floats(frame.iloc[:, at])]
-    changed = {}
-    for at, found in ((at, table()) for at in wide):
-        place = found.schema.get_field_index(str(frame.columns[at]))  # -1: none, or several
-        kind = _INTEGERS.get(str(found.schema.field(place).type)) if place >= 0 else None
-        if kind is not None:
-            exact = found.column(place).to_pandas(types_mapper=lambda _, kind=kind: kind)
-            changed[frame.columns[at]] = exact.set_axis(frame.index)
-    return frame.assign(**changed) if changed else frame
+    if re.match("dictionary<values=(extension|list|large_list|struct|map)<", kind):
+        chunks = [
+            pd.Series(one.dictionary.to_pandas(), dtype=object).reindex(
+                one.indices.to_pandas().fillna(-1).astype(int)
+            )
+            for one in column.chunks
+        ]
+        return pd.concat(chunks, ignore_index=True)
+    found: pd.Series = column.to_pandas(integer_object_nulls=True)
+    return found

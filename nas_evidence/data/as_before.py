@@ -20,7 +20,7 @@ from nas_evidence.data.given import check_durations
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import MOST_CATEGORIES, inputs_of, unread
+from nas_evidence.data.preparation import MOST_CATEGORIES, in_known_forms, inputs_of, unread
 from nas_evidence.data.reading import (
     as_array,
     check_aligned,
@@ -41,7 +41,6 @@ from nas_evidence.data.source import (
     table_source,
 )
 from nas_evidence.data.table_columns import MISSING, OTHER, Preparation
-from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import DatasetSpec
@@ -168,14 +167,14 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     """Return the columns of a table that a study used, in its order."""
     prepared, spec = before.preparation, before.spec
     assert prepared is not None
-    frame, told = in_known_forms(frame, prepared)
+    frame = in_known_forms(frame, prepared)
     check_durations(how_read(frame)[1], prepared)
     inputs_of(prepared, frame, given)  # refuses columns that lack, or hold text instead of numbers
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, given),)
     others = [*targets, *(known_column(frame, name, given) for name in spec.columns_of_rows)]
     used = [*prepared.places, *others]
     said = [one for one in how_read(frame)[0] if one.column is None or one.column in used]
-    said += [*map(Said, told), *_checked_columns(before, prepared, frame, given)]
+    said += _checked_columns(before, prepared, frame, given)
     if unknown := [str(name) for name in frame.columns if name not in (*prepared.names, *others)]:
         said.append(Said(f"columns that {before.place} has not are left out: {_listed(unknown)}"))
     attrs = {**frame.attrs, READ: said}

@@ -16,7 +16,7 @@ from nas_evidence.data.arrays import (
     RawArrays,
     moments,
 )
-from nas_evidence.data.cells import said_far_dates
+from nas_evidence.data.cells import dates_of, said_far_dates
 from nas_evidence.data.decided import (
     grouped,
     said_alike,
@@ -29,7 +29,7 @@ from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import inputs_of, option, prepare
 from nas_evidence.data.said import Said
-from nas_evidence.data.table_columns import Preparation
+from nas_evidence.data.table_columns import Preparation, read_otherwise
 from nas_evidence.data.targets import (
     Reading,
     class_weights,
@@ -39,7 +39,6 @@ from nas_evidence.data.targets import (
     targets_of,
     with_targets,
 )
-from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.user_error import UserError
@@ -66,6 +65,7 @@ class RowsRead:
     weights    cells of weights, of training rows and of test rows
     read       how a table was read: sentences, and how its cells are written
     images     how files of images were read
+    before     whether version 0.1.0 read a table, before preparations had a version
     """
 
     x: pd.DataFrame | Inputs
@@ -79,6 +79,7 @@ class RowsRead:
     weights: tuple[Any, Any] = (None, None)
     read: tuple[tuple[Said, ...], dict[str, Any]] = ((), {})
     images: ImageReading | None = None
+    before: bool = False
 
 
 def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
@@ -123,11 +124,8 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     n_train, n_test = len(x), len(x_test)
     if isinstance(x, pd.DataFrame) and isinstance(x_test, pd.DataFrame):
         preparation, said = _prepared(x, y, spec, rows, reading)
-        x, rest = inputs_of(preparation, x, where), x_test
-        if n_test:
-            rest, told = in_known_forms(rest, preparation)
-            said = [*said, *told]
-        x_test = inputs_of(preparation, rest, f"the test rows of {where}") if n_test else x[:0]
+        x = inputs_of(preparation, x, where)
+        x_test = inputs_of(preparation, x_test, f"the test rows of {where}") if n_test else x[:0]
         if units is None:  # else copies may belong together
             said = [*said, *said_copies(x, y, x_test, y_test)]
     elif spec.drop or spec.categorical or spec.numeric:
@@ -189,6 +187,10 @@ def _prepared(
         for one in said
     ]
     dates = {column.name: column.order for column in preparation.columns if column.part}
+    for name, order in dates.items() if rows.before else ():
+        local = dates_of(frame[name], order, zones=False)
+        if not local.equals(dates_of(frame[name], order)):
+            raise read_otherwise(name, "has times of a zone")
     far = (said_far_dates(frame[name], order) for name, order in dates.items())
     said += [Said(one) for one in far if one]
     known = ": is it known when a prediction is made? If not, drop="

@@ -16,11 +16,10 @@ from nas_evidence.data.cells import how_read, with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
-from nas_evidence.data.preparation import doubts_of, inputs_of
+from nas_evidence.data.preparation import doubts_of, in_known_forms, inputs_of
 from nas_evidence.data.reading import check_aligned, read, targets_in
 from nas_evidence.data.source import pairs_of
 from nas_evidence.data.table_columns import TEXT, Preparation, Written
-from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -286,12 +285,11 @@ def _of_table(
         if len(names) != len(preparation.names):
             raise _other_columns(preparation, f"a table with {len(names)}")
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
-    written = how_read(frame)[1]
-    frame, changed = in_known_forms(frame, preparation)
-    check_durations(written, preparation)
+    frame = in_known_forms(frame, preparation)
+    check_durations(how_read(frame)[1], preparation)
     inputs = inputs_of(preparation, frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    doubts = [*changed, *dict.fromkeys(doubts_of(preparation, frame))]
+    doubts = tuple(doubts_of(preparation, frame))
     used = {*preparation.places, *targets, weights}
     unused = tuple(str(name) for name in frame.columns if name not in used)
-    return Given(inputs, truth, tuple(doubts), column, unused)
+    return Given(inputs, truth, doubts, column, unused)

@@ -16,13 +16,14 @@ import csv
 import difflib
 import gzip
 import io
+import json
 import lzma
 import math
 import re
+import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -32,94 +33,38 @@ import pandas as pd
 
 from nas_evidence.data.array_files import read_arrays
 from nas_evidence.data.arrow_tables import (
+    cells_of,
     frame_of,
     read_feather,
     read_parquet,
     table_of_arrow,
-    with_exact_integers,
 )
 from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
-from nas_evidence.data.cells import (
-    are_codes,
-    decimal_comma,
-    has_groups,
-    how_read,
-    note_written,
-    order_of,
-    said_codes,
-    with_numbers_read,
-)
-from nas_evidence.data.exact_text import beyond_floats, has_leading_zeros, integers, read_csv
+from nas_evidence.data.cells import VERSION, how_read, order_of, with_numbers_read
 from nas_evidence.data.images import holds_images
-from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import Written
-from nas_evidence.data.targets import column_values, inferred
+from nas_evidence.data.targets import column_values
 from nas_evidence.data.typed import names_half_characters
 from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
-
-def _open_in_archive(path: Path, mode: str, **how: Any) -> Any:
-    """Open the only file in a .zip archive, as `open` does."""
-    archive = ZipFile(path)
-    inside = [
-        one for one in archive.infolist() if not (one.is_dir() or _OF_MACOS.match(one.filename))
-    ]
-    if len(inside) != 1 or inside[0].flag_bits & 1:
-        archive.close()
-        holds = "a file with a password" if len(inside) == 1 else f"{len(inside)} files"
-        raise UserError(
-            "archive-of-no-table", f"the archive holds {holds}, not one table; unpack it"
-        )
-    stream = archive.open(inside[0])
-    archive.close()  # the stream keeps the file open
-    return io.TextIOWrapper(stream, **how) if "t" in mode else stream
-
-
-#: What macOS puts beside the files of an archive.
-_OF_MACOS = re.compile(r"__MACOSX/|(.*/)?\.DS_Store$")
-#: Endings of packed text files, and what opens them.
-_PACKED: dict[str, Callable[..., Any]] = {
-    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": _open_in_archive,
-}  # fmt: skip
-TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
-
-#: Endings of other tables, and what reads them.
-_TABLES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": read_parquet,
-    ".pq": read_parquet,
-    ".feather": read_feather,
-    ".jsonl": read_json_lines,
-    ".json": read_json,
-    ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),
-}
-#: What pandas needs to read these.
-_NEEDED = dict.fromkeys((".parquet", ".pq", ".feather"), "pyarrow") | {".xlsx": "openpyxl"}
-#: Endings of data in other formats, by the remedy.
-_REMEDIES = {
-    "save the sheet as CSV": ".xls .xlsb .ods .numbers",
-    "write it as CSV or Parquet": (
-        ".arff .dat .libsvm .svm .html .xml .dta .sav .sas7bdat .xpt .rds .rdata .orc .arrow .h5 "
-        ".hdf5 .mat .db .sqlite"
-    ),
-    "put x_train.npy and y_train.npy into one folder and name that": ".npy",
-    "write it with pandas.DataFrame.to_parquet, or numpy.savez": ".pkl .pickle .joblib",
-    "write it with numpy.savez": ".pt .pth",
-    "unpack it": ".jsonl.gz .json.gz .parquet.gz .zip .zst .tar .tgz .tar.gz .7z .rar",
-}
-_OTHERS = {one: remedy for remedy, endings in _REMEDIES.items() for one in endings.split()}
+#: Endings of packed text files, and what opens them; an archive (.zip) may hold one file.
+_PACKED = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": None}
+TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in _PACKED)
+_TABLES = (".parquet", ".pq", ".feather", ".jsonl", ".json", ".xlsx")
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
 #: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
 _SEPARATORS = ",;\t|"
-_SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\r?\n?', re.IGNORECASE)
-#: Characters of a text file that show how it holds its table.
+_SEPARATOR_LINE = re.compile(r'\s*"?sep=([,;\t|])"?\r?\n', re.IGNORECASE)
+#: Characters of a text file that show what separates its cells.
 _HEAD = 1 << 14
 #: First bytes of encodings that name themselves; that of UTF-32 begins as that of UTF-16.
 _MARKS = {
@@ -128,27 +73,12 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-#: A carriage return without a line feed, and without another one, as in the ends of some lines.
-_RETURN = re.compile(r"\r(?![\r\n])")
-#: First bytes of files that are no text, what they hold, and how their names should end.
-_FOREIGN = {
-    b"\x1f\x8b": ("packed data (gzip)", ".csv.gz"),
-    b"BZh": ("packed data (bzip2)", ".csv.bz2"),
-    b"\xfd7zX": ("packed data (xz)", ".csv.xz"),
-    b"PK\x03\x04": ("an archive (zip)", ".xlsx if it is a spreadsheet"),
-    b"PAR1": ("Parquet", ".parquet"),
-    b"ARRO": ("Feather", ".feather"),
-}
-#: What pandas says of a line with more cells than names.
-_TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
-#: Words that pandas reads as a missing cell of a text file or a spreadsheet.
+#: Words that are a missing cell of a text file or a spreadsheet, as pandas reads them.
 _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
-#: What pandas says of a quote without its end.
-_OPEN = re.compile(r"EOF inside string starting at row (\d+)")
-#: From so many columns on, rows are counted before all is read.
+#: From so many columns on, few rows may be columns.
 _MANY = 1000
 #: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
@@ -160,16 +90,16 @@ def kind_of(path: Path) -> str | None:
     The ending of a file decides, whether or not it is there; of a folder, what is in it.
 
     Raises:
-        ValueError: for a format that is not read; names the remedy.
+        ValueError: for a single array.
     """
     name = path.name.lower()
     if name.endswith((*TEXTS, *_TABLES)):
         return "table"
-    for ending, remedy in _OTHERS.items():
-        if name.endswith(ending):
-            raise UserError(
-                "format-not-read", f"{path} is in a format that is not read; {remedy}."
-            )
+    if name.endswith(".npy"):
+        raise UserError(
+            "format-not-read",
+            f"{path} is one array; put x_train.npy and y_train.npy into one folder and name that",
+        )
     if name.endswith(".npz") or any(path.glob("x_t*.npy")):
         return "npz"
     return "images" if holds_images(path) else None
@@ -227,33 +157,25 @@ def plain(data: Any) -> Any:
     Raises:
         ValueError: if they cannot be converted; one sentence with the remedy.
     """
-    if isinstance(data, pd.DataFrame):
-        return _dense(data)
     if hasattr(data, "toarray") and hasattr(data, "nnz"):
         _check_cells(data)
         return data.toarray()
     if isinstance(data, np.ndarray) and data.dtype.names:
         return pd.DataFrame(data)
-    if isinstance(data, pd.Series | pd.Index | np.ndarray):
+    if isinstance(data, pd.DataFrame | pd.Series | pd.Index | np.ndarray):
         return data
     if isinstance(data, Mapping):
-        _check_one_table(data)
         indexes = [one for one in map(_index_of, data.values()) if one is not None]
         check_aligned(next(iter(indexes), None), data)
-        return plain(table_of({name: _plain_values(one) for name, one in data.items()}))
+        return table_of({name: _column(str(name), one) for name, one in data.items()})
     if isinstance(data, list) and any(isinstance(row, Mapping) for row in data):
         return table_of(data)
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
     try:
-        of_arrow = kind.startswith("pyarrow.") and hasattr(data, "schema")
-        if hasattr(data, "to_pandas") and not of_arrow:
-            found = plain(data.to_pandas())
-            known = hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format")
-            if not isinstance(found, pd.DataFrame) or not known:
-                return found
-            return with_exact_integers(found, lambda: table_of_arrow(data))
-        if of_arrow or hasattr(data, "__arrow_c_stream__"):
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format"):
             return frame_of(table_of_arrow(data))
+        if hasattr(data, "to_pandas"):
+            return plain(data.to_pandas())
     except ImportError as error:
         raise UserError(
             "table-not-converted",
@@ -269,32 +191,66 @@ def plain(data: Any) -> Any:
     return data
 
 
-def _plain_values(values: Any) -> Any:
+def _column(name: str, values: Any) -> Any:
+    """Return a column of a dict, which must not hold several tables, as a `DatasetDict` does."""
+    if hasattr(values, "column_names") or getattr(values, "ndim", 0) > 1:
+        raise UserError(
+            "dict-of-tables",
+            f"a dict must hold columns, but {name!r} is a {type(values).__name__} of several; "
+            f"give one table, as with data[{name!r}], or arrays as X and y",
+        )
     array = hasattr(values, "detach") or hasattr(values, "toarray")
     return as_array(plain(values)) if array else values
 
 
-def _check_one_table(data: Mapping[Any, Any]) -> None:
-    """Check that a dict holds columns, not several tables, as a `DatasetDict` does."""
-    for name, one in data.items():
-        kind = type(one).__name__
-        if hasattr(one, "column_names") or getattr(one, "ndim", 0) > 1:
+def table_of(value: Any) -> pd.DataFrame:
+    """Return rows as a list, one row, or columns by name as a table, as JSON or Python has them.
+
+    Raises:
+        ValueError: they are none, or columns have different lengths.
+
+    >>> table_of([{"x": 1}, {"x": 2}])["x"].tolist(), table_of({"x": [1, 2]})["x"].tolist()
+    ([1, 2], [1, 2])
+    >>> table_of({"x": 1}).shape, table_of({"x": {"0": 1, "1": 2}})["x"].tolist()
+    ((1, 1), [1, 2])
+    """
+    if isinstance(value, Mapping):
+        first = next(iter(value.values()), None)
+        by_row = "0" in value and isinstance(first, Mapping) and "0" not in first
+        if by_row or {"data"} < {*value} <= {"columns", "data", "index", "index_names", "schema"}:
             raise UserError(
-                "dict-of-tables",
-                f"a dict must hold columns, but {str(name)!r} is a {kind} of several; give one "
-                f"table, as with data[{str(name)!r}], or arrays as X and y",
+                "json-orient",
+                f"it begins with {next(iter(value))!r}, as rows by number or a split table do; "
+                "write rows or columns, as pandas does with orient='records' or 'columns'",
             )
-
-
-def _dense(frame: pd.DataFrame) -> pd.DataFrame:
-    sparse = [isinstance(kind, pd.SparseDtype) for kind in frame.dtypes]
-    if not any(sparse):
-        return frame
-    columns = [
-        frame.iloc[:, i].sparse.to_dense() if sparse[i] else frame.iloc[:, i]
-        for i in range(frame.shape[1])
-    ]
-    return pd.concat(columns, axis=1)
+        lengths = {
+            name: len(one)
+            for name, one in value.items()
+            if hasattr(one, "__len__") and not isinstance(one, str | bytes)
+        }
+        (first, n), *others = [*lengths.items()] or [("", 0)]
+        for name, other in others:
+            if other != n:
+                raise UserError(
+                    "json-lengths-differ",
+                    f"columns must have equal lengths, but {shortened(first)} has {n} values and "
+                    f"{shortened(name)} has {other}",
+                )
+        value = value if lengths else [value]
+    elif not isinstance(value, Sequence) or isinstance(value, str):
+        raise UserError(
+            "json-no-table",
+            "a table is a list of rows or an object of columns, but it is "
+            f"{shortened(json.dumps(value, default=str))}",
+        )
+    for row, one in enumerate([] if isinstance(value, Mapping) else value):
+        if not isinstance(one, Mapping):
+            raise UserError(
+                "json-row-without-names",
+                f'each row must name its columns, as in {{"x": 1}}, but row {row} is '
+                f"{shortened(json.dumps(one, default=str))}",
+            )
+    return pd.DataFrame(value, dtype=object)
 
 
 def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -426,7 +382,7 @@ def read_frame(
     Args:
         path: of the file.
         written: how the columns of the training rows are written, if these are others.
-        stored: whether a study wrote the file: its numbers are numbers.
+        stored: whether a study wrote the file: its columns are typed.
         kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
         target: the column whose codes do if they are classes, which is to be found out.
 
@@ -440,423 +396,231 @@ def read_frame(
             f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there",
             remedy="correct the path, or name the folder with data_root (--data-root)",
         )
-    said = []
-    ending = path.suffix.lower()
     with _naming(path):
-        if path.name.lower().endswith(TEXTS):
-            return _read_text(path, written or {}, kept, target)
-        if ending not in _TABLES:
-            raise UserError(
-                "table-ending",
-                f"its name must end in {', '.join((*TEXTS[:: 1 + len(_PACKED)], *_TABLES))}",
-            )
-        frame = _TABLES[ending](path)
-        if isinstance(frame, dict):
-            sheets = frame
+        if stored:
+            return pd.read_parquet(io.BytesIO(path.read_bytes()))
+        frame, said, comma = _table(path)
+        of_text = path.name.lower().endswith((*TEXTS, ".xlsx"))
+        return with_numbers_read(
+            named(frame, path.name),
+            comma=comma,
+            written=written,
+            said=said,
+            kept=kept if of_text else {*kept, target or ""},
+            target=target,
+            missing=_MISSING_WORDS if of_text else (),
+        )
+
+
+def _table(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
+    """Return a table as its file has it, sentences about it, and whether commas are decimal."""
+    if path.name.lower().endswith(TEXTS):
+        return _of_text(path)
+    match path.suffix.lower():
+        case ".parquet" | ".pq":
+            return read_parquet(path), [], False
+        case ".feather":
+            return read_feather(path), [], False
+        case ".jsonl":
+            return pd.DataFrame([*_json_lines(_json_text(path))], dtype=object), [], False
+        case ".json":
+            text = _json_text(path)
+            try:
+                return table_of(parsed_json(text, once=True)), [], False
+            except json.JSONDecodeError as error:
+                if not error.msg.startswith("Extra data"):
+                    raise
+            return pd.DataFrame([*_json_lines(text)], dtype=object), [], False
+        case ".xlsx":
+            how: dict[str, Any] = {"sheet_name": None, "engine": "openpyxl"}
+            sheets = pd.read_excel(path, keep_default_na=False, na_values=[""], **how)
             first, frame = next(iter(sheets.items()))
-            if len(sheets) > 1:
-                words = f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}"
-                said = [Said(words, about="sheet")]
-    frame = named(frame, path.name)
-    if stored:
-        return frame
-    return with_numbers_read(frame, written=written, said=said, kept={*kept, target or ""})
+            words = f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}"
+            return frame, [Said(words, about="sheet")] * (len(sheets) > 1), False
+    endings = (*TEXTS[:: len(_PACKED)], *_TABLES)
+    raise UserError("table-ending", f"its name must end in {', '.join(endings)}")
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name the file of whatever goes wrong when a table is read, and the remedy."""
-    ending = path.suffix.lower()
     try:
         yield
-    except ImportError:
-        needed = _NEEDED[ending]
-        kind = "a spreadsheet" if needed == "openpyxl" else ending[1:].capitalize()
+    except ImportError as error:
+        needed = "openpyxl" if path.suffix.lower() == ".xlsx" else "pyarrow"
         raise UserError(
             "table-needs-package",
-            f"{path} cannot be read here, because {kind} needs {needed}: `pip install {needed}`, "
-            "or save the table as .csv",
-        ) from None
-    except pd.errors.EmptyDataError:
-        raise UserError(
-            "table-empty", f"{path} is empty; a table has a line of names, then rows"
+            f"{path} cannot be read here ({error}): `pip install {needed}`, or save the table as "
+            ".csv",
         ) from None
     except (
-        OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
-        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError, csv.Error,
+        OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError,
+        lzma.LZMAError, zlib.error, BadZipFile, csv.Error,
     ) as error:  # fmt: skip
-        again = _NEEDED.get(ending) == "pyarrow"
-        packed = ending in _PACKED and not isinstance(error, UserError)
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError):
+            name = error.encoding.upper().removesuffix("-SIG")
+            why = f"byte {error.start} is not {name}; save it as UTF-8"
+        if isinstance(error, BadZipFile):
+            why = "it is no archive (zip), as spreadsheets (.xlsx) are; save it as .csv"
+        known = isinstance(error, UserError | UnicodeDecodeError | json.JSONDecodeError)
         raise UserError(
             "table-unreadable",
-            f"{path} cannot be read as a table: {_why(error)}",
-            remedy="write it again, as with pandas.DataFrame.to_parquet"
-            if again
-            else "pack or download it again" * packed,
+            f"{path} cannot be read as a table: {why}",
+            remedy="" if known else "write or download it again",
         ) from None
 
 
-def _why(error: Exception) -> str:
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if isinstance(error, UnicodeDecodeError):
-        why = f"it is not {error.encoding.upper()[:6]} throughout; save it as UTF-8"
-    if isinstance(error, KeyError):  # of pyarrow
-        why = f"what pandas notes in it lacks {why}"
-    if isinstance(error, BadZipFile):
-        why = "it is no .xlsx spreadsheet; save it as one, or as .csv"
-    if found := _OPEN.search(why):
-        why = f"a quote that begins in row {found[1]} does not end; close it"
-    if found := _TOO_LONG.search(why):
-        named, line, n_cells = found.groups()
-        why = (
-            f"line {line} has {n_cells} cells, but the line of names has {named}; correct "
-            "that line, or quote cells with a separator in them"
-        )
-    return why
+def _json_text(path: Path) -> str:
+    content = path.read_bytes()
+    return content.decode(json.detect_encoding(content))
 
 
-def as_written(path: Path) -> pd.DataFrame:
-    """Return a table to copy columns from: the cells of a text file as text.
-
-    Raises:
-        ValueError: as `read_frame`.
-    """
-    if not path.name.lower().endswith(TEXTS):
-        return read_frame(path, stored=True)
-    with _naming(path):
-        frame = _form_of(path).read(dtype=str, na_filter=False)
-    return frame.set_axis(frame.columns.str.strip(), axis=1)
-
-
-def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
-    """Check that no class of a file has a name that is read as a missing cell, such as None.
-
-    Raises:
-        ValueError: if the target is text with such a cell; names the word, its row and the remedy.
-    """
-    if target not in frame.columns or pd.api.types.is_numeric_dtype(frame[target]):
-        return
-    if not frame[target].isna().any():
-        return
-    if path.suffix.lower() == ".xlsx":
-        cells = pd.read_excel(path, dtype=str, keep_default_na=False).get(target)
-    else:
-        cells = as_written(path)[target] if path.name.lower().endswith(TEXTS) else None
-    if cells is None:
-        return
-    if len(rows := np.flatnonzero(cells.str.strip().isin(_MISSING_WORDS))):
-        word = str(cells.iloc[rows[0]]).strip()
-        raise UserError(
-            "class-named-as-missing",
-            f"target {target!r} in {path.name}: {len(rows)} of {len(frame)} cells are read as "
-            f"missing, the first is {word!r} in row {rows[0]}; write another word if it is a "
-            "class, or remove those rows",
-        )
-
-
-def _read_text(
-    path: Path, written: Mapping[str, Written], kept: Collection[str], target: str | None
-) -> pd.DataFrame:
-    """Read a file of separated values; its encoding and its decimal commas are found out."""
-    form = _form_of(path)
-    frame, said = form.read(low_memory=False), [*map(Said, form.said)]
-    frame.columns = frame.columns.map(lambda name: str(name).strip())
-    comma = decimal_comma(frame, form.separator)
-    wide = [n for n in frame.columns if beyond_floats(frame[n])]
-    zeros = form.has_codes()
-    if wide or zeros or {*kept} & {*frame.columns}:
-        texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
-        whole = {n: integers(texts[n]) for n in wide}
-        frame = frame.assign(**{n: cells for n, cells in whole.items() if cells is not None})
-        for n in (n for n in frame.columns if n not in written and _is_number(frame[n])):
-            few = n == target and zeros and TARGET_KINDS[inferred(frame[n].dropna())].classes
-            if are_codes(texts[n]) if n in kept else few and has_leading_zeros(texts[n]):
-                frame = frame.assign(**{n: texts[n]})
-                kept = {*kept, n}
-            elif zeros:
-                said += said_codes(n, texts[n], "task=classification" if n == target else "")
-    numbers = [n for n in frame.columns if _is_number(frame[n])]
-    other = [n for n in numbers if n in written and written[n].sign != "point"]
-    dotted: list[str] = []
-    if comma or other:
-        texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
-        points = [n for n in numbers if n not in written and texts[n].map(_has_point).any()]
-        grouped = [n for n in points if comma and has_groups(texts[n])]
-        other, dotted = [*other, *grouped], [n for n in points if n not in grouped]
-        frame = frame.assign(**{name: texts[name] for name in other})
-    found = with_numbers_read(frame, comma=comma, written=written, said=said, kept=kept)
-    signs = {n: Written("comma" if comma and n not in dotted else "point") for n in numbers}
-    note_written(found, signs)
-    return found
-
-
-def _is_number(cells: pd.Series) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(cells))
-
-
-def _has_point(cell: object) -> bool:
-    return isinstance(cell, str) and "." in cell
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How a text file holds its table.
-
-    skipped  lines before the names
-    names    of its columns
-    ends     how many separators too many the rows end with
-    said     sentences about it for the user
-    feeds    whether a line feed alone ends a line, since cells have carriage returns
-    """
-
-    path: Path
-    encoding: str
-    separator: str
-    skipped: int = 0
-    names: tuple[str, ...] = ()
-    ends: int = 0
-    said: tuple[str, ...] = ()
-    feeds: bool = False
-
-    def read(self, **how: Any) -> pd.DataFrame:
-        """Return the table, read by pandas with these options.
-
-        Raises:
-            ValueError: a row has more cells than there are names; names the row.
-        """
-        how |= {"sep": self.separator, "encoding": self.encoding, "skiprows": self.skipped}
-        how |= {"lineterminator": "\n"} if self.feeds else {}
-
-        def read(**more: Any) -> pd.DataFrame:
-            if self.path.suffix.lower() != ".zip":  # pandas looks at what macOS adds, too
-                return read_csv(self.path, **how, **more)
-            with _opened(self.path, "rb") as file:
-                return read_csv(file, **how, **more)
-
-        if not self.ends:
-            return read()
-        n, ends = len(self.names), self.ends
-        frame = read(header=0, index_col=False, names=range(n + ends))
-        for k in range(n, n + ends):
-            filled = [row for row, cell in frame[k].dropna().items() if str(cell).strip()]
-            if filled:
+def _json_lines(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of JSON Lines; a line ends with a line feed, not U+2028."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                row = parsed_json(line, once=True)
+            except ValueError as error:
+                raise UserError("json-line", f"line {number}: {error}; correct it") from None
+            if not isinstance(row, Mapping):
                 raise UserError(
-                    "cells-without-a-name",
-                    f"row {filled[0]} has the cell {shortened(frame[k][filled[0]])!r} after the "
-                    f"{n} columns that have names, where other rows end with a separator; remove "
-                    "it, or name each column",
+                    "json-line-no-row",
+                    f"line {number} is {shortened(line)}, but each line must be a row, as in "
+                    '{"x": 1}; correct it',
                 )
-        return frame.iloc[:, :n].set_axis([*self.names], axis=1)
-
-    def has_codes(self) -> bool:
-        """Tell whether a cell is digits with a zero before them, such as 007."""
-        # One pattern for each character before a cell: a search for one character is quick.
-        ends = rf'(?:$|[{re.escape(self.separator)}"\s])'
-        before = dict.fromkeys((self.separator, "\n", '"', " ", "\t"))
-        cells = [re.compile(rf"{re.escape(one)}[+-]?0\d+{ends}") for one in before]
-        last = ""
-        with _opened(self.path, "rt", encoding=self.encoding) as file:
-            while part := file.read(1 << 20):
-                if any(cell.search(last + part) for cell in cells):
-                    return True
-                last = part[-100:]
-        return False
+            yield row
 
 
-def _opened(path: Path, mode: str, **how: Any) -> Any:
-    return _PACKED.get(path.suffix.lower(), open)(path, mode, **how)
+def _text_of(path: Path) -> tuple[str, list[Said]]:
+    """Return the text in a file, packed or not, and a sentence if its encoding is a guess.
+
+    The first bytes decide, else what all bytes can be: UTF-8, else Windows-1252, which has the
+    letters and signs of Latin-1 and uses 27 of its 32 further codes, as for the euro.
+    """
+    opened, said = _PACKED.get(path.suffix.lower(), open), list[Said]()
+    if opened is None:
+        with ZipFile(path) as archive:
+            there = [one for one in archive.namelist() if not one.endswith(("/", ".DS_Store"))]
+            names = [one for one in there if not one.startswith("__MACOSX/")]
+            if len(names) != 1:
+                raise UserError(
+                    "archive-of-no-table",
+                    f"the archive holds {len(names)} files, not one table; unpack it",
+                )
+            content = archive.read(names[0])
+    else:
+        with opened(path, "rb") as file:
+            content = file.read()
+    encoding = next((own for mark, own in _MARKS.items() if content.startswith(mark)), "")
+    try:
+        text = content.decode(encoding or "utf-8-sig")
+    except UnicodeDecodeError as error:
+        if encoding:
+            raise
+        text, name = content.decode("latin-1"), "Latin-1"
+        with suppress(UnicodeDecodeError):
+            text, name = content.decode("cp1252"), "Windows-1252"
+        words = f"{path.name} is read as {name}, since byte {error.start} is not UTF-8"
+        said = [Said(words, remedy="if letters are wrong, save it as UTF-8")]
+    if "\0" in text:
+        raise UserError(
+            "text-of-another-format",
+            "it holds NUL characters, as UTF-16 without its byte order mark and other formats "
+            "than text do; save it as CSV in UTF-8",
+        )
+    if (at := _lone_return(text)) is not None:
+        line = text.count("\n", 0, at) + 1
+        raise UserError(
+            "carriage-return",
+            f"line {line} has a carriage return without a line feed; save it with line feeds "
+            "(\\n) at the ends of lines, and without returns in cells",
+        )
+    return text, said
 
 
-def _form_of(path: Path) -> _Form:
-    """Find out how a text file holds its table, before pandas reads all of it.
+def _lone_return(text: str) -> int | None:
+    if "\r" not in text or text.count("\r") == text.count("\r\n"):
+        return None
+    found = re.search(r"\r(?!\n)", text)
+    return None if found is None else found.start()
+
+
+def _of_text(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
+    """Return the cells of a text file as text, sentences, and whether commas are decimal.
 
     Raises:
-        ValueError: a name occurs twice, which pandas would change; there are too many columns; or
-            rows have other numbers of cells than the line of names.
+        ValueError: a name occurs twice; there are too many columns; or a row has more cells than
+            there are names.
     """
-    encoding, said = _encoding(path)
-    feeds = _has_returns_in_cells(path, encoding)
-    lines = _first_lines(path, "utf-8-sig" if encoding == "utf-8" else encoding, feeds=feeds)
-    asked = _SEPARATOR_LINE.fullmatch(lines[0]) if lines else None
-    lines = lines[1:] if asked else lines
-    separator = asked[1] if asked else _separator(path, "".join(lines)[:_HEAD])
-    form = _Form(
-        path, encoding, separator, skipped=int(asked is not None), said=tuple(said), feeds=feeds
-    )
-    if not lines:
-        return form
-    try:
-        rows = [row for row in csv.reader(lines, delimiter=separator) if not _is_blank(row)]
-    except csv.Error:  # a cell too long for it
-        return form
-    names = [name.strip() for name in rows[0]]
-    if len(names) > MOST_COLUMNS or len(lines[0]) >= _LONGEST_HEAD:
+    text, said = _text_of(path)
+    if asked := _SEPARATOR_LINE.match(text):
+        text = text[asked.end() :]
+    separator = asked[1] if asked else _separator(path, text[:_HEAD])
+    lines = io.StringIO(text[:_LONGEST_HEAD], newline="")
+    rows = (row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row)))
+    names, n_lines = [name.strip() for name in next(rows, [])], text[: lines.tell()].count("\n")
+    if not names:
+        raise UserError("table-empty", "it is empty; a table has a line of names, then rows")
+    if len(names) > MOST_COLUMNS or lines.tell() >= _LONGEST_HEAD:
         raise UserError(
             "too-many-columns",
             f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter",
         )
-    if len(names) > _MANY and len(rows) <= FEWEST_ROWS:
-        raise UserError(
-            "table-transposed",
-            f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
-            "study needs; if each column is an example, transpose it",
-        )
-    twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
+    twice = next((name for name, n in Counter(filter(None, names)).items() if n > 1), None)
     if twice is not None:
         raise UserError(
             "column-twice",
             f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
             "times; rename or remove the others",
         )
-    return _with_longer_rows(form, names, rows[1:])
+    names = [name or f"Unnamed: {k}" for k, name in enumerate(names)]
+    body = text[lines.tell() :]
+    frame = None if body.count('"') % 2 else cells_of(body, names, separator)
+    if frame is None:
+        rows_read, ends = _uneven(body, names, separator, n_lines)
+        frame = pd.DataFrame(rows_read, columns=names, dtype=object)
+        if ends:
+            count = "a separator" if ends == 1 else f"{ends} separators"
+            said.append(Said(f"rows of {path.name} end with {count} too many, which is left out"))
+    return frame, said, separator == ";"
 
 
-def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _Form:
-    """Return the form of a file whose first rows may have more cells than there are names."""
-    longer = [row for row in rows if len(row) > len(names)]
-    if not longer:
-        return form
-    first, ends = rows[0], max(map(len, longer)) - len(names)
-    if not any(cell.strip() for row in longer for cell in row[len(names) :]):
-        count = "a separator" if ends == 1 else f"{ends} separators"
-        sentence = f"rows of {form.path.name} end with {count} too many, which is left out"
-        return replace(form, names=tuple(names), ends=ends, said=(*form.said, sentence))
-    if len(first) > len(names) + 1:  # which pandas would take for several levels of row names
-        title = "remove a title before the names, " if len(names) == 1 else ""
-        raise UserError(
-            "names-fewer-than-cells",
-            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; {title}name "
-            "each column, or quote cells with a separator in them",
-        )
-    if len(first) == len(names) + 1:
-        _check_row_names(form, names)
-        sentence = (
-            f"the first column of {form.path.name} has no name and is left out, as row names of R "
-            f"({shortened(first[0])!r}, ...)"
-        )
-        return replace(form, said=(*form.said, sentence))
-    return form
+def _uneven(
+    body: str, names: Sequence[str], separator: str, n_lines: int
+) -> tuple[list[list[str]], int]:
+    """Return rows with a cell for each name, blank where missing, and how many separators more.
 
-
-def _check_row_names(form: _Form, names: list[str]) -> None:
-    """Check that every row has one cell more than there are names, as with row names of R.
-
-    pandas looks at the first row alone, and would shift the cells of all others.
+    Args:
+        body: the lines after the names.
+        names: of the columns.
+        separator: of cells.
+        n_lines: how many lines stand before these.
 
     Raises:
-        ValueError: a row has another number of cells; names the first line of each kind.
+        ValueError: a row has more cells than there are names, or a quote does not end.
     """
-    first: dict[int, int] = {}  # numbers of cells -> the line where they occur first
-    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    with _opened(form.path, "rt", encoding=encoding, newline="\n" if form.feeds else "") as file:
-        for _ in range(form.skipped):
-            file.readline()
-        plain = (line.replace("\r", " ") for line in file) if form.feeds else file
-        rows, line, seen = csv.reader(plain, delimiter=form.separator), form.skipped, False
-        for row in rows:
-            if seen and not _is_blank(row):
-                first.setdefault(len(row), line + 1)
-            seen = seen or not _is_blank(row)  # the first one is the line of names
-            line = form.skipped + rows.line_num
-    longer = first.pop(len(names) + 1)
-    for n_cells, line in first.items():
-        raise UserError(
-            "rows-of-several-cells",
-            f"line {longer} has {len(names) + 1} cells and line {line} has {n_cells}, but the "
-            f"line of names has {len(names)}; correct these lines, or quote cells with a "
-            "separator in them",
-        )
-
-
-def _has_returns_in_cells(path: Path, encoding: str) -> bool:
-    """Tell whether a file whose lines end with line feeds has carriage returns without one.
-
-    Raises:
-        ValueError: lines end with both, and a cell without quotes has the first alone; names the
-            line.
-    """
-    with _opened(path, "rt", encoding=encoding, newline="") as file:
-        if not any("\r" in part for part in iter(lambda: file.read(1 << 20), "")):
-            return False
-    with _opened(path, "rt", encoding=encoding, newline="") as file:
-        text = file.read().rstrip()
-    first = re.search(r"\r?\n|\r", text)
-    if first is None or first[0] == "\r":  # of old Macs
-        return False
-    if "\r\n" not in text:
-        return "\r" in text
-    line = 1
-    for at, part in enumerate(text.split('"')):
-        if at % 2 == 0 and (found := _RETURN.search(part)):  # outside of quotes
-            line += part[: found.start()].count("\n")
-            raise UserError(
-                "return-in-a-cell",
-                f"line {line} has a carriage return within a cell; remove it, or quote the cell",
-            )
-        line += part.count("\n")
-    return False
-
-
-def _first_lines(path: Path, encoding: str, *, feeds: bool) -> list[str]:
-    """Return the first lines of a text file: `_HEAD` characters, and as many as a study needs."""
-    lines, n = list[str](), 0
-    with _opened(path, "rt", encoding=encoding, newline="\n" if feeds else "") as file:
-        while line := file.readline(_LONGEST_HEAD):
-            line = line.replace("\r", " ") if feeds else line  # csv takes it for an end
-            n += len(line)
-            if line.strip() or lines:  # blank ones before the names are skipped, as by pandas
-                lines.append(line)
-            if n >= _HEAD and len(lines) > FEWEST_ROWS:
-                break
-    return lines
-
-
-def _is_blank(row: list[str]) -> bool:
-    return not row or (len(row) == 1 and not row[0].strip())
-
-
-def _encoding(path: Path) -> tuple[str, list[str]]:
-    """Return the encoding of a text file, and a sentence if it is a guess.
-
-    The first bytes decide, else what all bytes can be: UTF-8, else Windows-1252, which has the
-    letters and signs of Latin-1 and uses 27 of its 32 further codes, as for the euro.
-    """
-    with _opened(path, "rb") as file:
-        content = file.read(4)
-        for mark, (what, ending) in _FOREIGN.items():
-            if content.startswith(mark):
-                raise UserError(
-                    "text-of-another-format",
-                    f"it holds {what} and no text; rename it to end in {ending}, or unpack it",
-                )
-        for mark, encoding in _MARKS.items():
-            if content.startswith(mark):
-                return encoding, []
-        for first, encoding in enumerate(("utf-16-be", "utf-16-le")):
-            if len(content) == 4 and not any(content[first::2]) and all(content[1 - first :: 2]):
-                return encoding, []  # without its mark: each first or second byte is 0
-        decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
-        try:
-            while content:
-                decoder.decode(content)
-                at += len(content)
-                content = file.read(1 << 20)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            # `error.object` begins with what the decoder kept of the piece before.
-            first = at + error.start - (len(error.object) - len(content))
-        else:
-            return "utf-8", []
-    with _opened(path, "rb") as file:
-        content = file.read()
-    windows = any(code in content for code in map(bytes, zip(range(0x80, 0xA0), strict=True)))
-    name, encoding = ("Windows-1252", "cp1252") if windows else ("Latin-1", "latin-1")
+    found, ends, line = list[list[str]](), 0, n_lines + 1
+    reader = csv.reader(io.StringIO(body, newline=""), delimiter=separator, strict=True)
     try:
-        content.decode(encoding)
-    except UnicodeDecodeError:
-        name, encoding = "Latin-1", "latin-1"
-    said = f"{path.name} is read as {name}, since byte {first} is not UTF-8"
-    return encoding, [f"{said}; if letters are wrong, save it as UTF-8"]
+        for row in reader:
+            if any(map(str.strip, more := row[len(names) :])):
+                title = "remove a title before the names, " if len(names) == 1 else ""
+                raise UserError(
+                    "names-fewer-than-cells",
+                    f"line {line} has {len(row)} cells, but the line of names has {len(names)}; "
+                    f"{title}name each column, that of row names too, or quote cells with a "
+                    "separator in them",
+                )
+            ends, line = max(ends, len(more)), n_lines + reader.line_num + 1
+            if len(row) > 1 or (row and row[0].strip()):
+                found.append((row + [""] * len(names))[: len(names)])
+    except csv.Error as error:
+        raise UserError(
+            "quote-open", f"line {line}: {error}; close each quote that begins a cell"
+        ) from None
+    return found, ends
 
 
 def _separator(path: Path, head: str) -> str:
@@ -867,6 +631,36 @@ def _separator(path: Path, head: str) -> str:
         names = head.partition("\n")[0]
         most = max(_SEPARATORS, key=names.count)
         return most if most in names else "\t" if ".tsv" in path.suffixes else ","
+
+
+def as_written(path: Path) -> pd.DataFrame:
+    """Return a table to copy columns from: the cells of a text file as text.
+
+    Raises:
+        ValueError: as `read_frame`.
+    """
+    with _naming(path):
+        return named(_table(path)[0], path.name)
+
+
+def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
+    """Check that no class of a file has a name that is read as a missing cell, such as None.
+
+    Raises:
+        ValueError: if the target is text with such a cell; names the word, its row and the remedy.
+    """
+    if target not in frame.columns or pd.api.types.is_numeric_dtype(frame[target]):
+        return
+    if not frame[target].isna().any() or not path.name.lower().endswith((*TEXTS, ".xlsx")):
+        return
+    cells = as_written(path)[target].astype(str).str.strip()
+    if len(rows := np.flatnonzero(cells.isin(_MISSING_WORDS))):
+        raise UserError(
+            "class-named-as-missing",
+            f"target {target!r} in {path.name}: {len(rows)} of {len(frame)} cells are read as "
+            f"missing, the first is {cells.iloc[rows[0]]!r} in row {rows[0]}; write another word "
+            "if it is a class, or remove those rows",
+        )
 
 
 def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
@@ -910,9 +704,11 @@ def rows_of_table(
     y = _targets(frame, targets, where)
     _check_notation(frame, targets, spec.task, where)
     if len(frame) < FEWEST_ROWS:
+        wide = ", or transpose it if each column is an example" * (frame.shape[1] > _MANY)
         raise UserError(
             "table-too-short",
-            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows",
+            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
+            f"{wide}",
         )
 
     def cells(name: str | None, table: pd.DataFrame | None, place: str) -> pd.Series | None:
@@ -930,6 +726,7 @@ def rows_of_table(
         units=cells(spec.units_column, frame, where),
         weights=(cells(spec.weights, frame, where), cells(spec.weights, test, there)),
         read=how_read(frame),
+        before=VERSION not in frame.attrs,
     )
 
 

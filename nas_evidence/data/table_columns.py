@@ -4,6 +4,7 @@
 """
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple
@@ -12,10 +13,18 @@ import numpy as np
 
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.parsing import parsed_json
+from nas_evidence.plumbing.user_error import UserError
 
+#: The version of what `Preparation.to_json` writes.
+VERSION = 2
 OTHER, MISSING = "(other)", "(missing)"
 #: What dates written as text begin with.
 Order = Literal["year", "month", "day"]
+
+
+def in_one_form(text: object) -> str:
+    """Return a text with letters and their accents as one character (NFC)."""
+    return unicodedata.normalize("NFC", str(text))
 
 
 class Written(NamedTuple):
@@ -37,14 +46,12 @@ TEXT = Written("text")
 class Column:
     """How one column becomes features.
 
-    base        taken off whole numbers before they are float64; `fill`, `shift`, `low` and `high`
-                are of what is left
     fill        value in place of a missing number
     indicator   whether a feature says that the number is missing
     categories  with a feature of their own; `OTHER` comes after them
     part        of a date, see `cells.PARTS`; several columns then have one name
     order       what its dates begin with
-    zone        of its dates, see `cells.dates_of`; None in exports of before: UTC
+    zone        "UTC" if its dates have a time zone, "" if not; None in exports of before: UTC
     shift, unit the feature is (value - shift) / unit
     low, high   least and largest number in training, None for dates and categories
     words       among the numbers of training, read as missing
@@ -63,15 +70,12 @@ class Column:
     low: float | None = None
     high: float | None = None
     words: tuple[str, ...] = ()
-    base: int = 0
 
     @property
     def range(self) -> str:
         """Return the range of the numbers of training in words."""
         if self.low is None or self.high is None:
             return ""
-        if self.base:
-            return f"{self.base + round(self.low)} to {self.base + round(self.high)}"
         return f"{self.low:.4g} to {self.high:.4g}"
 
     @property
@@ -146,15 +150,32 @@ class Preparation:
 
     def to_json(self) -> str:
         """Return it as JSON."""
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Preparation":
-        """Return what `to_json` wrote."""
+        """Return what `to_json` wrote, or version 0.1.0 before it wrote a version.
+
+        Raises:
+            UserError: if columns were read as they are no longer.
+        """
         stored = parsed_json(text)
-        lists = ("categories", "words")
+        if (version := stored.get("version", 1)) > VERSION:
+            raise UserError(
+                "preparation-of-later",
+                f"the columns are prepared by version {version} of preparations, and this program "
+                f"reads versions up to {VERSION}; install a later nas-evidence",
+            )
+        columns = []
+        for one in stored["columns"]:
+            if one.pop("base", 0):
+                raise read_otherwise(one["name"], "has whole numbers above 2^53")
+            if one.get("zone") not in (None, "", "UTC"):
+                raise read_otherwise(one["name"], f"has dates in the time of {one['zone']}")
+            one["categories"] = tuple(map(in_one_form, one["categories"]))
+            columns.append(Column(**one | {"words": tuple(one["words"])}))
         return cls(
-            tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),
+            tuple(columns),
             {name: Written(*how) for name, how in stored["written"].items()},
             tuple(stored["names"]),
             stored["unnamed"],
@@ -170,3 +191,12 @@ class Preparation:
     def of_kind(self, kind: str) -> list[Column]:
         """Return the columns that are numbers, or categories."""
         return [column for column in self.columns if column.kind == kind]
+
+
+def read_otherwise(name: str, what: str) -> UserError:
+    """Return the error of a column that version 0.1.0 read otherwise; `what` it has."""
+    return UserError(
+        "read-otherwise",
+        f"column {name!r} {what}, which version 0.1.0 read otherwise until its preparations had "
+        "a number (commit 52e6435a); use that for its networks, or search again",
+    )

@@ -6,17 +6,13 @@
 
 Durations become seconds, and `Decimal` and numbers among Python objects become numbers.
 Categories become their values; that they were categories is returned beside them, as are
-durations. So training rows and new data are the same columns, whatever their source, and the
-stored copy of a table gives back what was stored.
+durations.
 """
 
-import datetime
 import json
 import math
-import numbers
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -27,8 +23,6 @@ from nas_evidence.plumbing.user_error import UserError
 
 #: What a source says of a column besides its type.
 Note = Literal["", "category", "duration"]
-#: Extension types of pandas that Parquet keeps as they are.
-_KEPT = (pd.BooleanDtype, pd.StringDtype, pd.DatetimeTZDtype)
 
 
 @contextmanager
@@ -39,7 +33,7 @@ def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[
 
     Args:
         where: the place of the text, for messages.
-        texts: to check first, as pandas 2 makes columns of any text; others are passed over.
+        texts: to check first; others are passed over.
 
     Raises:
         UserError: in place of what an encoder raises.
@@ -58,16 +52,12 @@ def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[
         ) from None
 
 
-def is_typed(kind: Any) -> bool:
-    """Tell whether a type is one of the above, so that a column of it stays as it is."""
-    if isinstance(kind, np.dtype):
-        wide = kind.kind == "f" and kind.itemsize not in (4, 8)
-        return kind.kind in "biufM" and bool(kind.isnative) and not wide
+def is_text(values: pd.Series) -> bool:
+    """Tell whether a typed column [n] is of text."""
+    kind = values.dtype
     if isinstance(kind, pd.ArrowDtype):
-        return False
-    return isinstance(kind, _KEPT) or (
-        pd.api.types.is_numeric_dtype(kind) and not isinstance(kind, pd.SparseDtype)
-    )
+        return kind.type is str
+    return isinstance(kind, pd.StringDtype) or kind == np.dtype(object)
 
 
 def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
@@ -79,86 +69,76 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
         ValueError: for complex numbers; names the column.
     """
     kind = values.dtype
-    if is_typed(kind):
+    if isinstance(kind, pd.ArrowDtype) and kind.type is str:
         return values, ""
     if isinstance(kind, pd.CategoricalDtype):
-        return _of_categories(values, kind)
+        if kind.ordered and pd.api.types.is_string_dtype(kind.categories.dtype):
+            return values, ""
+        found, note = typed_column(values.astype(object))
+        is_plain = kind.ordered or pd.api.types.is_datetime64_any_dtype(found)
+        return found, note if is_plain or note else "category"
     if isinstance(kind, pd.SparseDtype):
         return typed_column(values.sparse.to_dense())
     if isinstance(kind, pd.PeriodDtype):
         return values.dt.to_timestamp(), ""
     if isinstance(kind, pd.ArrowDtype):
-        return _of_arrow(values, kind)
-    if isinstance(kind, np.dtype) and kind.kind == "m":
+        if pd.api.types.is_float_dtype(kind):
+            plain = values.to_numpy("float64", na_value=np.nan)
+            return pd.Series(plain, values.index, name=values.name), ""
+        found, note = _of_objects(values.astype(object))
+        return found, note or ("category" if str(kind).startswith("dictionary<") else "")
+    if pd.api.types.is_timedelta64_dtype(kind):
         return values.dt.total_seconds(), "duration"
-    if isinstance(kind, np.dtype) and kind.kind == "c":
+    if pd.api.types.is_complex_dtype(kind):
         raise UserError(
             "complex-column",
             f"column {str(values.name)!r} holds complex numbers; give their real and imaginary "
             "parts as two columns",
         )
-    if isinstance(kind, np.dtype) and kind.kind in "biufM":
-        narrow = kind.kind == "f" and kind.itemsize < 4
-        wide = kind.kind == "f" and kind.itemsize > 8
-        plain = np.dtype(f"f{4 if narrow else 8}") if narrow or wide else kind.newbyteorder("=")
-        return pd.Series(values.to_numpy().astype(plain), values.index, name=values.name), ""
-    return _of_objects(values.astype(object))
-
-
-def _of_categories(values: pd.Series, kind: pd.CategoricalDtype) -> tuple[pd.Series, Note]:
-    of_text = pd.api.types.is_string_dtype(kind.categories.dtype)
-    if kind.ordered and of_text:
+    if isinstance(kind, np.dtype) and kind.kind in "biuf":
+        size = min(max(kind.itemsize, 4), 8) if kind.kind == "f" else kind.itemsize
+        own = np.dtype(f"{kind.kind}{size}")
+        if own == kind:
+            return values, ""
+        return pd.Series(values.to_numpy().astype(own), values.index, name=values.name), ""
+    if pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_datetime64_any_dtype(kind):
         return values, ""
-    found, note = typed_column(pd.Series(values.astype(object), values.index, name=values.name))
-    if note == "duration" or pd.api.types.is_datetime64_any_dtype(found) or kind.ordered:
-        return found, note
-    return found, "category"
-
-
-def _of_arrow(values: pd.Series, kind: pd.ArrowDtype) -> tuple[pd.Series, Note]:
-    if pd.api.types.is_float_dtype(kind):
-        numbers = values.to_numpy("float64", na_value=np.nan)
-        return pd.Series(numbers, values.index, name=values.name), ""
-    found, note = _of_objects(values.astype(object))
-    of_categories = str(kind).startswith("dictionary<") and not note
-    return found, "category" if of_categories else note
+    if isinstance(kind, pd.BooleanDtype | pd.StringDtype):
+        return values, ""
+    return _of_objects(values.astype(object))
 
 
 def _of_objects(values: pd.Series) -> tuple[pd.Series, Note]:
     """Return a column of Python objects as what all of them are, else as text."""
     missing = values.isna()
-    present, values = values[~missing], values.where(~missing, None)
-    kinds = set(map(type, present))
-    if kinds <= {str}:
-        return values, ""
-    if kinds <= {bool, np.bool_}:
-        return values.where(missing, values.map(bool, na_action="ignore")), ""
-    if all(issubclass(one, numbers.Number | Decimal) for one in kinds) and not (
-        kinds & {bool, np.bool_, complex}
-    ):
-        return _of_numbers(values, present), ""
-    if all(issubclass(one, datetime.timedelta | np.timedelta64) for one in kinds):
-        return typed_column(pd.to_timedelta(values))
-    found = values.infer_objects()
-    if pd.api.types.is_datetime64_any_dtype(found):
-        return found, ""
-    return values.where(missing, values.map(_text, na_action="ignore")), ""
+    values = values.where(~missing, None)
+    try:
+        match pd.api.types.infer_dtype(values, skipna=True):
+            case "string" | "empty":
+                return values, ""
+            case "integer":
+                return _of_integers(values, values[~missing]), ""
+            case "floating" | "mixed-integer-float" | "decimal":
+                return values.astype("float64"), ""
+            case "boolean":
+                return values.astype("boolean" if missing.any() else "bool"), ""
+            case "datetime" | "datetime64" | "date":
+                return pd.to_datetime(values), ""
+            case "timedelta" | "timedelta64":
+                return typed_column(pd.to_timedelta(values))
+    except (OverflowError, ValueError):  # dates of several zones, or that pandas 2 cannot hold
+        pass
+    return values.map(_text, na_action="ignore"), ""
 
 
-def _of_numbers(values: pd.Series, present: pd.Series) -> pd.Series:
-    """Return numbers among Python objects as integers if all are, else as float64.
-
-    Integers that no type of 64 bits holds are text, so that no two of them become one.
-    """
-    if not all(isinstance(one, int | np.integer) for one in present):
-        return values.map(float, na_action="ignore").astype("float64")
+def _of_integers(values: pd.Series, present: pd.Series) -> pd.Series:
+    """Return integers as such; as text, so that no two become one, if 64 bits do not hold them."""
     low, high = min(map(int, present)), max(map(int, present))
     if low < -(2**63) or high >= 2**64 or (low < 0 and high >= 2**63):
         return values.map(str, na_action="ignore")
     name = "int64" if high < 2**63 else "uint64"
-    if len(present) < len(values):
-        name = name.replace("i", "I").replace("u", "U")
-    return values.where(values.notna(), None).astype(name)
+    gaps = len(present) < len(values)
+    return values.astype(name.replace("i", "I").replace("u", "U") if gaps else name)
 
 
 def merged_objects(values: Iterable[Any]) -> str | None:

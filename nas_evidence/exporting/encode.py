@@ -19,10 +19,9 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -126,11 +125,7 @@ def _number(cell: str | None, column: dict[str, Any], written: Sequence[str]) ->
     plain = _plain(cell, *written)
     if plain is None:
         return _FLAGS.get(cell.casefold(), math.nan)
-    if not column["base"]:
-        return float(plain)
-    value = float(plain)
-    exact = int(plain) if re.fullmatch(r"[+-]?\d+", plain) else value
-    return float(exact - column["base"])
+    return float(plain)
 
 
 def _plain(cell: str, sign: str, unit: str) -> str | None:
@@ -140,7 +135,6 @@ def _plain(cell: str, sign: str, unit: str) -> str | None:
     if sign in ("text", "category"):
         return None
     bare = cell.removesuffix(unit).rstrip().replace("\u2212", "-")
-    bare = re.sub(r"\d", lambda digit: str(int(digit[0])), bare)  # of any script
     if bare.startswith("(") and bare.endswith(")"):
         bare = f"-{bare[1:-1]}"
     bare = re.sub(r"^([+-]?)\s*[$€£¥%]\s*|\s*[$€£¥%]$", r"\1", bare)
@@ -167,21 +161,10 @@ def _part(cell: str, column: dict[str, Any]) -> float:
             "2024-01-31, or 2024-01-31 08:00"
         ) from None
     if date.tzinfo is not None:
-        zone = column["zone"]
-        if zone not in ("", "each its own"):
-            date = date.astimezone(_zone(zone or "UTC"))
-        date = date.replace(tzinfo=None)
+        date = date.astimezone(UTC).replace(tzinfo=None)
     since = (date - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     found = (since / 86_400e6, date.year, date.month, date.weekday(), date.hour)
     return float(found[("days", "year", "month", "weekday", "hour").index(column["part"])])
-
-
-def _zone(name: str) -> Any:
-    offset = re.fullmatch(r"UTC([+-])(\d\d):(\d\d)", name)
-    if offset is None:
-        return ZoneInfo(name)
-    away = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
-    return timezone(-away if offset[1] == "-" else away)
 
 
 def main(path: str) -> None:

@@ -144,9 +144,9 @@ def test_a_spreadsheet_names_what_reads_it(
     path = tmp_path / "pets.xlsx"
     path.write_bytes(b"PK\x03\x04")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with refused("table-needs-package", "spreadsheet", "openpyxl"):
+    with refused("table-needs-package", "openpyxl"):
         asked_for(str(path), (), {"target": "pet"})
-    monkeypatch.setattr(pd, "read_excel", lambda _, sheet_name, engine: {"a": table()})
+    monkeypatch.setattr(pd, "read_excel", lambda _, **how: {"a": table()})
     found = asked_for(str(path), (), {"target": "pet"}).arrays
     np.testing.assert_array_equal(found.x_train, arrays(table()).x_train)
 
@@ -164,12 +164,11 @@ def test_what_a_frame_for_a_network_of_arrays_misses_is_told() -> None:
 
 
 @pytest.mark.parametrize("attributes", [b"5", b"[1]", b'"text"', b"null", b"{broken"])
-def test_attributes_of_another_kind_are_one_sentence(attributes: bytes, tmp_path: Path) -> None:
+def test_attributes_of_another_kind_are_passed_over(attributes: bytes, tmp_path: Path) -> None:
     found = pa.Table.from_pandas(table())
     metadata = {**found.schema.metadata, b"PANDAS_ATTRS": attributes}
     pq.write_table(found.replace_schema_metadata(metadata), tmp_path / "t.parquet")
-    with refused("table-unreadable", "t.parquet", "write it again"):
-        read_frame(tmp_path / "t.parquet")
+    assert read_frame(tmp_path / "t.parquet").shape == table().shape
 
 
 @pytest.mark.parametrize("said", [5, ["buy now"]])

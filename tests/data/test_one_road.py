@@ -2,7 +2,6 @@
 
 import datetime
 import io
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 from messages import refused
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.cells import EACH, dates_of, has_zone, parts_of, zone_of
 from nas_evidence.data.given import features_of
 from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.data.table_columns import Preparation
-from nas_evidence.data.typed import is_typed, typed_column
+from nas_evidence.data.typed import typed_column
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
@@ -32,6 +30,7 @@ GAPS = np.where(np.arange(N) % 9 == 4, np.nan, U)
 CODES = [1, 2, 5, 7] * (N // 4)
 SECONDS = pd.Series(GAPS * 3600).round(3)
 DAYS = pd.Series(pd.date_range("2024-02-01", periods=N, freq="31h"))
+HOUR = pd.Timedelta(hours=1)
 few = settings(
     max_examples=6,
     deadline=None,
@@ -78,10 +77,6 @@ TWINS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: [None if np.isnan(s) else datetime.timedelta(seconds=s) for s in SECONDS],
         SECONDS,
     ),
-    "durations as text": (
-        lambda: pd.to_timedelta(SECONDS, unit="s").astype(str).where(SECONDS.notna()),
-        SECONDS,
-    ),
     "durations of Arrow": (
         lambda: arrow([None if np.isnan(s) else round(s * 1000) for s in SECONDS], _ms()),
         SECONDS,
@@ -118,12 +113,12 @@ TWINS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: ["True", "false", "TRUE", "?"] + ["True", "False"] * 18,
         [True, False, True, None] + [True, False] * 18,
     ),
-    # of UTC
-    "local time": (lambda: DAYS.dt.tz_localize("Europe/Berlin"), DAYS),
-    "text with a zone": (lambda: DAYS.astype(str) + "+02:00", DAYS),
+    # Berlin is one hour before UTC until April.
+    "local time": (lambda: DAYS.dt.tz_localize("Europe/Berlin"), DAYS - HOUR),
+    "text with a zone": (lambda: DAYS.astype(str) + "+02:00", DAYS - 2 * HOUR),
     "text with two zones": (
-        lambda: DAYS.astype(str) + pd.Series(["+01:00", "+02:00"] * (N // 2)),
-        DAYS,
+        lambda: DAYS.astype(str) + pd.Series(["+01:00", "Z"] * (N // 2)),
+        DAYS - pd.Series([1, 0] * (N // 2)) * HOUR,
     ),
     "periods": (lambda: pd.period_range("2020-01", periods=N, freq="M").to_series(index=range(N)),
                 pd.Series(pd.date_range("2020-01-01", periods=N, freq="MS"))),
@@ -164,9 +159,8 @@ def test_a_typed_column_is_what_parquet_gives_back(kind: str) -> None:
     buffer = io.BytesIO()
     found.to_frame("c").to_parquet(buffer, index=False)
     stored = pd.read_parquet(buffer)["c"]
-    pd.testing.assert_series_equal(typed_column(stored)[0], stored)
+    pd.testing.assert_series_equal(typed_column(stored)[0], stored, check_dtype=False)
     assert list(map(str, stored)) == list(map(str, found))
-    assert is_typed(found.dtype) or set(map(type, found.dropna())) <= {str, bool}
 
 
 def test_a_target_of_categories_is_of_classes_however_many() -> None:
@@ -261,18 +255,18 @@ SAID: dict[str, tuple[Any, str, int]] = {
     "one date in two spellings": (["2024-01-01", "2024-1-1"] * 20, "it has one value only", 0),
     "a zone": (
         DAYS.dt.tz_localize("Europe/Berlin"),
-        "column 'c' is read as dates in the time of Europe/Berlin: days",
+        "column 'c' is read as dates in UTC: days",
         4,
     ),
     "two currencies": (
         [f"${i * i % 37}.5" if i % 2 else f"€{i}" for i in range(N)],
-        "has numbers with several signs or without, read as they stand: '€0', '$1.5'",
-        1,
+        "is not read as numbers, as they have several units: '€', '$'",
+        0,
     ),
     "some per cent": (
         [f"{i * i % 37} %" if i % 2 else f"0.{i}" for i in range(N)],
-        "has numbers with several signs or without, read as they stand: '1 %', '0.0'",
-        1,
+        "is not read as numbers, as they have several units: none, '%'",
+        0,
     ),
     "flags and a word": (
         ["True", "False", "True", "?"] + ["True", "False"] * 18,
@@ -326,8 +320,6 @@ NEW: dict[str, tuple[Any, Any, list[str], list[list[float]]]] = {
     ),
     "whole numbers beside others": (pd.Categorical([1.5, 2, 2, 1.5] * 10), [2.0], [],
                                     [[0, 1, 0]]),
-    "text of durations": (pd.to_timedelta(SECONDS, unit="s"), ["0 days 00:30:00", "PT2S"], [],
-                          [[1800, 0], [2, 0]]),
     "a missing duration": (
         pd.to_timedelta(SECONDS.fillna(5), unit="s"),
         pd.to_timedelta([None, 4], unit="s"),
@@ -351,16 +343,15 @@ def test_new_cells_are_read_as_the_training_rows_decided(kind: str) -> None:
 @pytest.mark.parametrize(
     ("trained", "new", "told", "hours"),
     [
-        ("Europe/Berlin", None, "cells without a time zone", 0),
-        (None, "Europe/Berlin", "cells with a time zone, which training had not", 0),
+        ("Europe/Berlin", None, "cells without a time zone", 1),
+        (None, "Europe/Berlin", "cells with a time zone, which training had not", -1),
         ("Europe/Berlin", "UTC", "", 1),
         ("UTC", "Europe/Berlin", "", -1),
     ],
 )
-def test_dates_of_another_zone_are_the_local_time_of_training(
+def test_dates_of_another_zone_are_the_same_instant(
     trained: str | None, new: str | None, told: str, hours: int
 ) -> None:
-    """Berlin is one hour before UTC in February."""
     arrays = read(DAYS.dt.tz_localize(trained))
     other = pd.DataFrame({"x": Z, "c": DAYS.dt.tz_localize(new)})
     preparation = prepared(arrays)
@@ -372,26 +363,6 @@ def test_dates_of_another_zone_are_the_local_time_of_training(
     np.testing.assert_allclose(moved, hours, atol=0.01)
     as_text = features_of(other.assign(c=other["c"].astype(str)), preparation)
     np.testing.assert_array_equal(as_text.inputs, found.inputs)
-
-
-def test_an_export_of_before_reads_times_in_utc() -> None:
-    arrays = read(DAYS.dt.tz_localize("Europe/Berlin"))
-    stored = json.loads(prepared(arrays).to_json())
-    for column in stored["columns"]:
-        for key in ("zone", "shift", "unit"):
-            del column[key]
-    before = Preparation.from_json(json.dumps(stored))
-    new = pd.DataFrame({"x": Z[:1], "c": pd.to_datetime(["2024-07-01 00:00+02:00"])})
-    found = dict(zip(before.feature_names, features_of(new, before).inputs[0], strict=True))
-    assert (found["hour of c"], found["month of c"]) == (22, 6)
-    zoned = pd.Series(pd.date_range("2024-07-01", periods=3, tz="Europe/Berlin"))
-    for values in (zoned, zoned.astype(str)):
-        assert parts_of(dates_of(values, "year"))["hour"].tolist() == [22, 22, 22]
-        assert has_zone(values).all()
-    assert zone_of(pd.Series(["2024-07-01 10:00Z", "2024-07-02 10:00+00:00"])) == "UTC"
-    assert zone_of(pd.Series(["2024-07-01 10:00-0330"])) == "UTC-03:30"
-    assert zone_of(pd.Series(["2024-07-01 10:00+01", "2024-07-01 10:00+02"])) == EACH
-    assert zone_of(pd.Series(["2024-07-01 10:00", "2024-07-01"])) == ""
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -454,37 +425,26 @@ def test_what_is_no_list_of_values_is_refused_with_a_remedy(kind: str) -> None:
         source_in_memory(*given, {}).arrays(seed=0)
 
 
-@pytest.mark.parametrize(
-    ("base", "kind"),
-    [
-        *((2**60, kind) for kind in ("int64", "uint64", "Int64", "UInt64", "text", "array")),
-        (10**17, "int64"),
-        (-(2**63), "int64"),
-        (2**64 - 100, "uint64"),
-        (2**64 - 100, "array"),
-    ],
-)
-def test_whole_numbers_that_float64_rounds_stay_apart(base: int, kind: str) -> None:
-    whole = "int64" if base < 2**62 else "uint64"
-    k = np.random.default_rng(1).permutation(N) * 2
-    numbers = [base + int(one) for one in k]
-    column = pd.Series(numbers, dtype=object if kind == "text" else kind.replace("array", whole))
-    column = column.map(str) if kind == "text" else column
-    frame = pd.DataFrame({"x0": column, "x1": np.arange(N) % 7})
-    data: Any = frame.astype({"x1": whole}).to_numpy() if kind == "array" else frame
-    arrays = source_in_memory(data, Y, {}).arrays(seed=0)
-    preparation = arrays.meaning.preparation
-    assert preparation is not None
-    expected = k - np.sort(k)[N // 2]
-    np.testing.assert_array_equal(arrays.x_train[:, 0], expected)
-    kept = Preparation.from_json(preparation.to_json())
-    np.testing.assert_array_equal(features_of(data, kept).inputs, arrays.x_train)
-    low = 2**60 - 99 * N
-    found = features_of(pd.DataFrame({"x0": [low], "x1": [0]}), kept)
-    assert found.inputs[0, 0] == np.float32(low - kept.columns[0].base)
-    [doubt] = found.doubts
-    assert f"({low})" in doubt
-    assert f"far outside all training values ({min(numbers)} to {max(numbers)})" in doubt
+@pytest.mark.parametrize("kind", ["int64", "uint64", "Int64", "text", "array"])
+def test_whole_numbers_that_float64_merges_are_no_amounts(kind: str) -> None:
+    """As categories they stay apart; numbers that float64 has, such as 2^60, are amounts."""
+    k = np.random.default_rng(1).permutation(N)
+    for step, merges in ((1, True), (2**10, False)):
+        numbers = [2**60 + int(one) * step for one in k]
+        column = pd.Series(numbers, dtype="int64" if kind in ("text", "array") else kind)
+        frame = pd.DataFrame({"x0": column.map(str) if kind == "text" else column, "x1": k % 7})
+        data: Any = frame.to_numpy() if kind == "array" else frame
+        if not merges:
+            expected = source_in_memory(frame.astype({"x0": float}), Y, {}).arrays(seed=0)
+            np.testing.assert_array_equal(
+                source_in_memory(data, Y, {}).arrays(seed=0).x_train, expected.x_train
+            )
+            continue
+        with refused("whole-numbers-that-merge", "'x0'", "drop=x0", "categorical=x0"):
+            source_in_memory(data, Y, {}).arrays(seed=0)
+        arrays = source_in_memory(data, Y, {"categorical": ["x0"]}).arrays(seed=0)
+        names = prepared(arrays).feature_names
+        assert {*(f"x0 = {one}" for one in numbers)} <= {*names}
 
 
 @pytest.mark.parametrize(("value", "told"), [(np.inf, "has inf"), (-1e300, "has -1e+300")])

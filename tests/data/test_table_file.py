@@ -196,36 +196,21 @@ def test_the_split_is_seeded_and_stratified_and_without_it_there_is_no_test(
     assert (len(whole.x_test), len(whole.y_test), whole.n_train) == (0, 0, 40)
 
 
-def test_numbers_of_a_text_are_read_to_the_last_bit(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).normal(size=(1000, 2)).round(4) - 1
-    pd.DataFrame(x).to_csv(tmp_path / "t.csv", index=False)
-    np.testing.assert_array_equal(read_frame(tmp_path / "t.csv").to_numpy(), x)
-
-
-@pytest.mark.parametrize(
-    "text", ["a;b\n1;x\n2;y\n", "a\tb\n1\tx\n2\ty\n", "a,b\n1,x\n2,y\n", "a|b\n1|x\n2|y\n"]
-)
-def test_separators_are_found(text: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    assert read_frame(tmp_path / "t.csv").to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
-
-
 @pytest.mark.parametrize("key", ["index_columns", "pandas_type"])
-def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_one_sentence(
+def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_read(
     key: str, tmp_path: Path
 ) -> None:
     path, table = tmp_path / "t.parquet", pa.Table.from_pandas(frame())
     notes = table.schema.metadata[b"pandas"].replace(key.encode(), b"q" + key[1:].encode())
     pq.write_table(table.replace_schema_metadata({"pandas": notes}), path)
-    with refused("table-unreadable", key, "write it again"):
-        read_frame(path)
+    assert [*read_frame(path).columns] == [*frame().columns]
 
 
 @pytest.mark.parametrize(
     ("content", "keys", "says"),
     [
         (None, {}, r"needs the file t\.csv .*--data-root"),
-        ("", {}, "t.csv is empty; a table has a line of names"),
+        ("", {}, "it is empty; a table has a line of names"),
         ("a,price\n" + "1,2024-01-31\n2,2024-02-01\n" * 20, {}, "holds dates; replace them"),
         ("a,price\n" + "1,2\n" * 5, {}, "has 5 rows, but a study needs at least 10"),
         ("a,prices\n" + "1,2\n" * 20, {}, "no column 'price'; did you mean 'prices'"),
@@ -233,7 +218,7 @@ def test_parquet_whose_notes_of_pandas_have_a_flipped_bit_is_one_sentence(
         (
             "a,price\n1,2\n\n3,4,5\n",
             {},
-            "line 4 has 3 cells, but the line of names has 2; correct",
+            "line 4 has 3 cells, but the line of names has 2; name each",
         ),
         ("a,price\n" + "1,2\n1,3\n" * 20, {}, "at least one column besides the target"),
         ("a,price\n" + "1,2\n3,3\n" * 20, {"test_fraction": 0.99}, "leaves 0 for training"),
