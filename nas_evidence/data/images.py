@@ -288,7 +288,7 @@ def _pixels_of(
     """Return images [n, C, H, W], their own heights and widths, and what they lose in words."""
     from PIL.Image import Resampling
 
-    arrays, sizes, lost = [], list[tuple[int, int]](), defaultdict[str, list[str]](list)
+    arrays, sizes, lost = list[Array](), list[tuple[int, int]](), defaultdict[str, list[str]](list)
     for name, item in items.items():
         with _opened(item) as stored:
             tiles = str(getattr(stored, "tile", ""))  # which decoding takes away

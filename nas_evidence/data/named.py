@@ -54,7 +54,7 @@ def read_in_files(
     Raises:
         ValueError: if a file is missing or damaged, or is not the published one.
     """
-    of_torchvision, below = _IN_FILES[spec.name]
+    below = _IN_FILES[spec.name][1]
     if data_root is None:
         raise UserError(
             "data-root-missing",
@@ -64,10 +64,10 @@ def read_in_files(
         )
     folder = Path(data_root).expanduser() / below
     if spec.name.startswith("cifar"):
-        return _of_cifar(of_torchvision, folder, download)
+        return _of_cifar(spec.name, folder, download)
     missing = [name for name in _IDX_FILES if not _file(folder, name).is_file()]
     if missing and download:
-        _fetched(of_torchvision, folder.parents[1], download=True)
+        _fetched(spec.name, folder.parents[1], download=True)
         missing = [name for name in _IDX_FILES if not _file(folder, name).is_file()]
     if missing:
         raise _not_there(spec.name, folder, f"needs the file {missing[0]}")
@@ -83,25 +83,23 @@ def read_in_files(
     return RawArrays(x[:, None], y.astype(np.int64), x_test[:, None], y_test.astype(np.int64))
 
 
-def _of_cifar(of_torchvision: str, folder: Path, download: bool) -> RawArrays:
-    parts = list[Array]()
-    for train in (True, False):
-        found = _fetched(of_torchvision, folder.parent, download=download, train=train)
-        parts += [
-            np.ascontiguousarray(found.data.transpose(0, 3, 1, 2)),
-            np.array(found.targets, dtype=np.int64),
-        ]
-    return RawArrays(*parts)
+def _of_cifar(name: str, folder: Path, download: bool) -> RawArrays:
+    def part(train: bool) -> tuple[Array, Array]:
+        found = _fetched(name, folder.parent, download=download, train=train)
+        x = np.ascontiguousarray(found.data.transpose(0, 3, 1, 2))
+        return x, np.array(found.targets, dtype=np.int64)
+
+    return RawArrays(*part(True), *part(False))
 
 
-def _fetched(of_torchvision: str, root: Path, *, download: bool, train: bool = True) -> Any:
+def _fetched(name: str, root: Path, *, download: bool, train: bool = True) -> Any:
     """Return a data set of torchvision, fetched to `root` if files lack and it may."""
     import torchvision.datasets  # late: it imports torch
 
     try:
-        return getattr(torchvision.datasets, of_torchvision)(root, train=train, download=download)
+        known = getattr(torchvision.datasets, _IN_FILES[name][0])
+        return known(root, train=train, download=download)
     except (OSError, RuntimeError) as error:
-        name = of_torchvision.lower()
         if not download:
             raise _not_there(
                 name, root, "needs the published files, whose MD5 sums it checks,"

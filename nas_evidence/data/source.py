@@ -392,7 +392,7 @@ def table_source(
     frames = [pd.read_parquet(io.BytesIO(file)) for file in files.values()]
     names = [*files, None]
     update = {"path": names[0], "test_path": names[1], "content": content_of(frames)}
-    rows = StoredRows(*frames, where=given)
+    rows = StoredRows(frames[0], frames[1] if test is not None else None, where=given)
     return Source(spec.model_copy(update=update), files, given, rows.raw)
 
 

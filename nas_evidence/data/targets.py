@@ -208,7 +208,7 @@ def with_targets(rows: Any) -> tuple[Any, list[str]]:
     said, weights = [], list(rows.weights)
     for k, (x, y, part) in enumerate((("x", "y", ""), ("x_test", "y_test", "test "))):
         values = getattr(rows, y)
-        lacking = np.zeros(0) if values is None else lack_target(values, rows.place)
+        lacking = np.zeros(0, bool) if values is None else lack_target(values, rows.place)
         if not lacking.any():
             continue
         n, first = int(lacking.sum()), int(lacking.argmax())
