@@ -129,7 +129,7 @@ def _reals_of_test(
 
 
 def code(name: str, arrays: ArrayData, predicted: Prediction) -> str:
-    """Return five lines that fit a baseline on all training rows.
+    """Return five lines that fit a baseline on all training rows; "" for a constant one.
 
     `{study}` stands for the call that loads the study, `{new}` for new rows. On a scale of the
     target the lines predict medians.
@@ -141,9 +141,9 @@ def code(name: str, arrays: ArrayData, predicted: Prediction) -> str:
     """
     of_classes = bool(arrays.kind.classes)
     of, is_one = "Classifier" if of_classes else "Regressor", of_classes or arrays.n_outputs == 1
-    if name == arrays.kind.constant:
-        model = f"sklearn.dummy.Dummy{of}()"
-    elif name == _simple(arrays).linear_name:
+    if name == arrays.kind.constant:  # nobody takes it
+        return ""
+    if name == _simple(arrays).linear_name:
         scaler = "sklearn.preprocessing.StandardScaler()"
         if not _is_number(arrays).all():
             numbers = "study.arrays().meaning.preparation.scaled"

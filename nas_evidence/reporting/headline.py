@@ -111,13 +111,13 @@ def headline(
     winner = study.winner
     if winner is None:
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
-    kind = study.spec.plan.declared.kind
-    measured = metric_sentence(comparison, metric or kind.usual, study, asked=metric is not None)
+    usual = study.spec.plan.declared.kind.usual
+    measured = metric_sentence(comparison, metric or usual, study, asked=metric is not None)
     instead = _to_take(study, comparison)
     guesses = guessing_sentence(study, comparison)
     return Headline(
         answer=_answer(study, winner, instead, guesses),
-        code="" if instead is None or instead.name == kind.constant else instead.code,
+        code=instead.code if instead else "",
         sure="" if guesses else certainty_sentence(study, sure),
         cost="" if guesses else cost_sentence(study, sure),
         together="" if guesses else together_sentence(study, recommended),
@@ -362,10 +362,9 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
         within = _within(-most, -least) + f", corrected for {n} simple models" * (n > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within})."
     how = "ahead" if best.behind > 0 else "behind"
-    chosen = f", since the best of {n} simple models is partly lucky" * (high < 0)
     return (
         f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
-        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance{chosen}."
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance."
     )
 
 

@@ -87,7 +87,8 @@ def next_step(
     command = _command("predict", place, new, *code)
     if only_in_python(spec, asks=False):
         command = f"{load_call(study, place)}.predict({new!r})"
-    return NextStep(f"To use it, with {new} as your new rows:", command)
+    anyway = " all the same" * said.answer.startswith("Choose none yet")
+    return NextStep(f"To use it{anyway}, with {new} as your new rows:", command)
 
 
 def _remedies(study: RankedStudy, said: Headline) -> list[str]:

@@ -126,7 +126,9 @@ def test_five_lines_of_scikit_learn_give_each_simple_model_that_was_compared(
     )  # fmt: skip
     arrays, told = study.arrays(), study.summary().comparison
     scaled = []
-    for one, (name, expected) in zip(told.baselines, models.predict_test(arrays), strict=True):
+    constant, *others = zip(told.baselines, models.predict_test(arrays), strict=True)
+    assert constant[0].code == ""
+    for one, (name, expected) in others:
         lines = one.code.format(study=load_call(study._ranked(), study.place), new=repr(str(new)))
         *fit, predict = lines.split("\n")
         assert (name, len(fit)) == (one.name, 4)

@@ -67,6 +67,7 @@ def shown(report: Report, to: Path, live: Live | None = None) -> str:
     ("said", "command"),
     [
         ({}, "predict runs/a NEW.npz"),
+        ({"answer": "Choose none yet: ."}, "predict runs/a NEW.npz"),
         ({"sure": UNKNOWN}, "resume runs/a --set finalists=5"),
         (
             {"advice": (SCALE, EDGE), "sure": UNKNOWN},
@@ -83,7 +84,9 @@ def shown(report: Report, to: Path, live: Live | None = None) -> str:
 def test_what_to_do_next_is_one_whole_command(
     ended: RankedStudy, said: dict[str, str], command: str
 ) -> None:
-    assert next_step(ended, Headline(**said), "runs/a").command == f"nas-evidence {command}"
+    found = next_step(ended, Headline(**said), "runs/a")
+    assert found.command == f"nas-evidence {command}"
+    assert ("all the same" in found.words) == ("answer" in said)
 
 
 def test_the_next_command_knows_the_state_the_place_and_the_data(ended: RankedStudy) -> None:

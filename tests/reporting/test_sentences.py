@@ -32,7 +32,7 @@ def held_out(trial_id: int, architecture: int, per_datum: float) -> TrialRecord:
 
 def of_classes(guess: float, behind: float = 0.3) -> Comparison:
     loss = {"log_loss": guess}
-    plain = Baseline(name="majority class", metrics=loss, behind=behind, code="lines")
+    plain = Baseline(name="majority class", metrics=loss, behind=behind)
     return Comparison(
         trial_id=1, task="labels", on="test", n=60, metrics={"log_loss": 0.8}, baselines=(plain,)
     )
