@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -25,10 +25,11 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import Log, events, log_files, read_log
 from nas_evidence.storage.redo import adopt, find_done
-from nas_evidence.storage.tables import compact, read_table, read_tables, rows_of
+from nas_evidence.storage.tables import compact, read_table, read_tables, rows_of, write_record
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher, loss_of
 
@@ -318,6 +319,16 @@ def logged(folder: Path) -> None:
     """Write the log of a study whose tables a test has written."""
     with closing(Log(folder)) as log:
         adopt(log, find_done(folder).found)
+
+
+def stored(spec: StudySpec, folder: Path, records: Iterable[TrialRecord]) -> Path:
+    """Write the folder of a study with these trials, and its log."""
+    folder.mkdir(exist_ok=True)
+    (folder / "study.toml").write_text(dump_study(spec), encoding="utf-8")
+    for record in records:
+        write_record(folder, record, spec)
+    logged(folder)
+    return folder
 
 
 def compacted(folder: Path, at_least: int = 1) -> None:

@@ -92,3 +92,14 @@ def asked(
     if facts:
         given["plan"] = facts
     return Assignment.model_validate(given)
+
+
+def of_few_rows(
+    trial_id: int, architecture: ArchitectureSpec, evidence: float, elpd: float
+) -> TrialRecord:
+    """A trial with both scores of few rows, per datum of 100 rows."""
+    scores = {"conditional_evidence": evidence, "elpd": elpd}
+    return record_with(
+        trial_id, architecture=architecture, n_data=100, n_parameters=100,
+        evaluations=at(1, *(laplace(value, kind=kind) for kind, value in scores.items())),
+    )  # fmt: skip

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from fakes import finished, logged
-from records import at, laplace, mlp, record_with
+from fakes import stored
+from records import mlp, of_few_rows, plain_study
 from searched import build_report
 
 import nas_evidence
@@ -16,9 +16,7 @@ from nas_evidence.api.results import Study
 from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import rank_of
 from nas_evidence.reporting.study_tables import load_study_tables
-from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.tables import read_study_tables, write_record
+from nas_evidence.storage.tables import read_study_tables
 
 pytestmark = pytest.mark.slow
 
@@ -32,26 +30,15 @@ CASES = [
 
 def written(folder: Path, rank_by: str, n: int) -> Path:
     """Write a finished study of n architectures whose order is not that of the first score."""
-    study = StudySpec.model_validate(
-        {
-            "name": "doors", "n_trials": n, "finalists": 0, "rank_by": rank_by,
-            "estimators": ["conditional_evidence", "elpd"], "plan": {"folds": 5},
-            "dataset": {"name": "digits"},
-            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-        }
+    study = plain_study(
+        name="doors", n_trials=n, finalists=0, rank_by=rank_by, plan={"folds": 5},
+        estimators=["conditional_evidence", "elpd"],
     )  # fmt: skip
-    folder.mkdir()
-    (folder / "study.toml").write_text(dump_study(study), encoding="utf-8")
-    for i in range(n):
-        scores = {"conditional_evidence": -1.0 - 0.01 * (i % 4), "elpd": -1.5 + 0.05 * i}
-        record = record_with(
-            i, architecture=mlp(width=6 + 5 * i), n_data=100, n_parameters=100 + i,
-            evaluations=at(1, *(laplace(v, kind=kind) for kind, v in scores.items())),
-        )  # fmt: skip
-        write_record(folder, record, study)
-    logged(folder)
-    assert len(finished(folder)) == n
-    return folder
+    trials = (
+        of_few_rows(i, mlp(width=6 + 5 * i), -1.0 - 0.01 * (i % 4), -1.5 + 0.05 * i)
+        for i in range(n)
+    )
+    return stored(study, folder, trials)
 
 
 def first_of(folder: Path, name: str) -> tuple[int, float]:

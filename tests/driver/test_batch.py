@@ -24,7 +24,6 @@ from processes import in_a_process
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
-from nas_evidence.storage.faults import CRASH_POINTS
 from nas_evidence.storage.tables import read_table
 
 study = partial(
@@ -81,23 +80,6 @@ def killed_at(arrow: str, folder: Path, seed: int) -> bool:
     code = in_a_process(lambda: run(study(), folder, executor), crash_at=arrow)
     assert code in (0, -signal.SIGKILL)
     return code != 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arrow", CRASH_POINTS)
-def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
-    tmp_path: Path, calm: list[tuple[object, ...]], arrow: str
-) -> None:
-    # Three kills, further on each time; SIGKILL, so that nothing is flushed or tidied up.
-    kills = [killed_at(f"{arrow}:{n}", tmp_path, seed) for seed, n in enumerate((1, 3, 2))]
-    assert any(kills)
-    stored = {p: p.read_bytes() for p in tmp_path.rglob("*.parquet")}
-    done = set(finished(tmp_path))
-    executor = run(study(), tmp_path, FakeExecutor(misbehave=fail))
-    assert not done & {launch.assignment.trial_id for launch in executor.launches}
-    assert all(path.read_bytes() == content for path, content in stored.items())
-    assert results_in(tmp_path) == calm
-    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 def test_all_of_a_batch_is_asked_before_and_told_after_it_ran(tmp_path: Path) -> None:

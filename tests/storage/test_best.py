@@ -7,8 +7,8 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from fakes import finished, logged
-from records import at, laplace, mlp, plain_study, record_with
+from fakes import finished, stored
+from records import at, laplace, mlp, of_few_rows, plain_study, record_with
 from searched import build_report
 
 import nas_evidence.driver.outcomes as results_module
@@ -36,9 +36,8 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.tables import read_study_tables, write_record
+from nas_evidence.storage.tables import read_study_tables
 from nas_evidence.storage.trial_row import TrialRow
 
 STUDY = plain_study(
@@ -95,13 +94,10 @@ def test_the_order_of_arrival_decides_nothing_and_equals_keep_the_order_of_trial
 def test_status_report_export_and_kept_weights_agree_on_the_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "study.toml").write_text(dump_study(STUDY), encoding="utf-8")
-    models = tmp_path / "models"
+    models = stored(STUDY, tmp_path, TWO_SEEDS) / "models"
     models.mkdir()
     for one in TWO_SEEDS:
-        write_record(tmp_path, one, STUDY)
         (models / f"{one.trial_id}.safetensors").touch()
-    logged(tmp_path)
     done = finished(tmp_path)
     best, winner = study_status(tmp_path).best, load_study_tables(tmp_path).winner
     monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 5)
@@ -198,12 +194,8 @@ FEW_ROWS = StudySpec.model_validate(
 def few_rows_trial(
     trial_id: int, width: int, depth: int, evidence: float, elpd: float | None = None
 ) -> TrialRecord:
-    scores = {"conditional_evidence": evidence, "elpd": evidence if elpd is None else elpd}
-    return record_with(
-        trial_id,
-        architecture=mlp(width=width, depth=depth),
-        evaluations=at(1, *(laplace(v / 100, kind=kind) for kind, v in scores.items())),
-    )
+    scores = evidence / 100, (evidence if elpd is None else elpd) / 100
+    return of_few_rows(trial_id, mlp(width=width, depth=depth), *scores)
 
 
 def searched(n: int = 24, seed: int = 0) -> list[TrialRecord]:
@@ -214,14 +206,6 @@ def searched(n: int = 24, seed: int = 0) -> list[TrialRecord]:
         few_rows_trial(i, width, depth, width + rng.gauss(0, 15), width + rng.gauss(0, 15))
         for i, (width, depth) in enumerate(rng.sample(places, n))
     ]
-
-
-def written(folder: Path, records: list[TrialRecord]) -> list[TrialRecord]:
-    (folder / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
-    for one in records:
-        write_record(folder, one, FEW_ROWS)
-    logged(folder)
-    return records
 
 
 def values_of(records: Sequence[TrialRecord]) -> list[float]:
@@ -273,7 +257,7 @@ def near_duplicates(folder: Path) -> None:
         stage = "race" if trial_id >= RACE_IDS else "search"
         one = few_rows_trial(trial_id, width, 1, 100 + rng.normal())
         records.append(one.model_copy(update={"stage": stage}))
-    written(folder, records)
+    stored(FEW_ROWS, folder, records)
 
 
 @pytest.mark.slow
@@ -408,7 +392,7 @@ def test_the_sampler_is_told_what_ranks() -> None:
 
 @pytest.mark.slow
 def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
-    records = written(tmp_path, searched())
+    stored(FEW_ROWS, tmp_path, records := searched())
     values = values_of(records)
     study = load_study_tables(tmp_path)
     first = study.winner.trial_id
@@ -432,7 +416,7 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
 def test_the_best_score_alone_is_named_without_a_cause_that_nobody_knows(
     tmp_path: Path,
 ) -> None:
-    records = written(tmp_path, searched())
+    stored(FEW_ROWS, tmp_path, records := searched())
     values = values_of(records)
     luckiest = values.index(max(values))
     study = load_study_tables(tmp_path)
@@ -447,7 +431,7 @@ def test_the_best_score_alone_is_named_without_a_cause_that_nobody_knows(
 
 @pytest.mark.slow
 def test_the_gain_of_further_trials_is_by_the_posterior_that_ranks(tmp_path: Path) -> None:
-    written(tmp_path, searched())
+    stored(FEW_ROWS, tmp_path, searched())
     study = load_study_tables(tmp_path)
     by_estimate = expected_gain(study)
     known = [(one.architecture, result_of(rows(one), FEW_ROWS)) for one in searched()]
@@ -472,7 +456,7 @@ def test_a_study_that_goes_on_says_that_another_architecture_comes_first() -> No
 
 
 def test_without_an_estimate_the_column_has_the_mean_that_ranks(tmp_path: Path) -> None:
-    records = written(tmp_path, searched(5))
+    stored(FEW_ROWS, tmp_path, records := searched(5))
     found = load_study_tables(tmp_path)
     means = sorted((value / 100 for value in values_of(records)), reverse=True)
     assert [one.estimate for one in found.ranking] == pytest.approx(means)

@@ -8,44 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import finished, logged
-from records import at, laplace, mlp, record_with
+from fakes import finished, stored
+from records import mlp, of_few_rows, plain_study
 from searched import build_report
 
 from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.sums import write_sums
-from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.tables import read_study_tables, write_record
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.storage.tables import read_study_tables
 from nas_evidence.storage.told_order import ToldRank, best_trial, told_order
 
 pytestmark = pytest.mark.slow
 
-STUDY = StudySpec.model_validate(
-    {
-        "name": "told", "n_trials": 9, "rank_by": "estimate", "plan": {"folds": 5},
-        "estimators": ["conditional_evidence", "elpd"], "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-    }
+STUDY = plain_study(
+    name="told", n_trials=9, rank_by="estimate", plan={"folds": 5},
+    estimators=["conditional_evidence", "elpd"],
 )  # fmt: skip
 
 
-def add(folder: Path, trial_id: int, width: int, score: float) -> None:
-    scores = {"conditional_evidence": score, "elpd": score - 0.2 * (trial_id % 3)}
-    record = record_with(
-        trial_id, architecture=mlp(width=width), n_data=100, n_parameters=100 + width,
-        evaluations=at(1, *(laplace(v, kind=kind) for kind, v in scores.items())),
-    )  # fmt: skip
-    write_record(folder, record, STUDY)
+def trial(trial_id: int, width: int, score: float) -> TrialRecord:
+    return of_few_rows(trial_id, mlp(width=width), score, score - 0.2 * (trial_id % 3))
 
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("told")
-    (folder / "study.toml").write_text(dump_study(STUDY), encoding="utf-8")
-    for i in range(9):
-        add(folder, i, 6 + 5 * min(i, 7), -1.0 + 0.03 * i)
-    logged(folder)
+    trials = [trial(i, 6 + 5 * min(i, 7), -1.0 + 0.03 * i) for i in range(9)]
+    folder = stored(STUDY, tmp_path_factory.mktemp("told"), trials)
     build_report(folder)
     return folder
 
@@ -103,8 +91,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
 
 
 def another_trial(folder: Path) -> None:
-    add(folder, 9, 60, -1.0)
-    logged(folder)
+    stored(STUDY, folder, [trial(9, 60, -1.0)])
 
 
 def without_sums(folder: Path) -> None:
