@@ -79,8 +79,8 @@ def with_numbers_read(
     known, decided, sentences = written or {}, dict[str, Written](), [*said]
     index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
-    for name, given in frame.items():
-        with names_half_characters(f"column {name!r}"):
+    try:
+        for name, given in frame.items():
             found[name], note = typed_column(given)
             if note:
                 decided[name] = Written(note)
@@ -93,6 +93,9 @@ def with_numbers_read(
                     texts[name] = texts_of(found[name], missing)
                     numbers = numbers_of(texts[name])
                 plain[name] = numbers
+    except UnicodeEncodeError:
+        with names_half_characters(f"column {name!r}"):
+            raise
     others = (
         texts[name]
         for name, own in plain.items()
@@ -343,14 +346,13 @@ def order_of(present: pd.Series) -> Order | None:
     if present.empty or not is_text(present):
         return None
     texts = present.astype(str).str.strip()
-    sample: pd.Series = texts.iloc[:1000]
     order: Order = "year"
-    if sample.map(lambda text: _ISO.fullmatch(text) is not None).mean() < MOSTLY:
-        if sample.map(lambda text: _SHORT.fullmatch(text) is not None).mean() < MOSTLY:
+    if texts.iloc[:1000].str.fullmatch(_ISO).mean() < MOSTLY:
+        if texts.iloc[:1000].str.fullmatch(_SHORT).mean() < MOSTLY:
             return None
-        short = [found for text in texts if (found := _SHORT.fullmatch(text))]
-        day, month = (sum(int(found[k]) > 12 for found in short) for k in (1, 3))
-        points = 2 * sum(found[2] == "." for found in short) > len(short)
+        parts = texts.str.extract(_SHORT).dropna(subset=[0])
+        day, month = (int((parts[k].astype(int) > 12).sum()) for k in (0, 2))
+        points = (parts[1] == ".").mean() > 0.5
         order = "day" if day > month or (day == month and points) else "month"
     return order if dates_of(texts, order).notna().mean() >= MOSTLY else None
 

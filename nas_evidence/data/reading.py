@@ -397,7 +397,7 @@ def read_frame(
             remedy="correct the path, or name the folder with data_root (--data-root)",
         )
     with _naming(path):
-        if stored:
+        if stored and path.suffix == ".parquet":
             return pd.read_parquet(io.BytesIO(path.read_bytes()))
         frame, said, comma = _table(path)
         of_text = path.name.lower().endswith((*TEXTS, ".xlsx"))

@@ -2,7 +2,8 @@
 
 `protected/tables.json` was written by commit 52e6435a, the last one of preparations without a
 version: of each table below its preparation, and the SHA-256 of the inputs of its training rows
-and of five rows given to `predict`. `protected/copies.zip` holds the studies' own copies.
+and of five rows given to `predict`, 16 digits each; keys of columns with their default are left out.
+`protected/copies.zip` holds the studies' own copies, and their [dataset].
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import pandas as pd
 import pytest
 
 from nas_evidence.data.given import features_of
-from nas_evidence.data.source import KEPT, source_in_memory, source_of, stored_source
+from nas_evidence.data.source import source_in_memory, source_of, stored_source
 from nas_evidence.data.table_columns import Preparation
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
@@ -148,7 +149,7 @@ def few(name: str, folder: Path) -> Any:
 def digest(inputs: Any) -> str:
     """Return the SHA-256 of inputs, float32 [n, d]."""
     found = np.ascontiguousarray(inputs, np.float32)
-    return hashlib.sha256(repr(found.shape).encode() + found.tobytes()).hexdigest()[:32]
+    return hashlib.sha256(repr(found.shape).encode() + found.tobytes()).hexdigest()[:16]
 
 
 STORED: dict[str, dict[str, Any]] = json.loads((FOLDER / "tables.json").read_text("utf-8"))
@@ -163,11 +164,16 @@ REFUSED = {
 def _loaded(name: str, folder: Path) -> Any:
     """Return the training inputs of a study's own copy of its data."""
     with ZipFile(FOLDER / "copies.zip") as archive:
-        for one in archive.namelist():
-            if one.startswith(f"{name}/{KEPT}/"):
-                archive.extract(one, folder)
-    spec = DatasetSpec.model_validate(STORED[name]["spec"])
+        archive.extractall(folder, [n for n in archive.namelist() if n.startswith(f"{name}/")])
+    spec = DatasetSpec.model_validate_json((folder / name / "spec.json").read_text())
     return stored_source(spec, base=folder / name).arrays(seed=0).x_train
+
+
+#: What a column was stored with where the file has no key.
+DEFAULTS = {
+    "fill": 0.0, "indicator": False, "categories": [], "part": "", "order": "year", "zone": None,
+    "shift": 0.0, "unit": 1.0, "low": None, "high": None, "words": [], "base": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("door", ["predict", "resume"])
@@ -180,7 +186,8 @@ def test_what_was_stored_of_a_table_gives_the_same_inputs(
     def inputs() -> Any:
         if door == "resume":
             return _loaded(name, tmp_path)
-        preparation = Preparation.from_json(json.dumps(stored["preparation"]))
+        text = json.dumps(stored | {"columns": [DEFAULTS | one for one in stored["columns"]]})
+        preparation = Preparation.from_json(text)
         return features_of(few(name, tmp_path), preparation).inputs
 
     if codes := REFUSED.get(name):
