@@ -170,8 +170,8 @@ def export_ensemble(
 def _checked(tables: StudyTables, to: Path, *, several: bool, **how: Any) -> Options:
     """Return the options, after what can be refused before anything is loaded."""
     options = Options(**how)
-    check_kind(to, several=several)
     check_place(to, force=options.force)
+    check_kind(to, several=several)
     if options.onnx:
         check_installed()
     torch.set_num_threads(tables.spec.resources.cpus)
