@@ -137,7 +137,9 @@ def read_idx(path: Path) -> Array:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         if content[:3] != b"\0\0\x08":
-            raise ValueError(f"it begins with {content[:3].hex() or 'nothing'}, not 000008")
+            raise UserError(
+                "array-file-unreadable", f"{path} is not an IDX file of bytes; fetch it again"
+            )
         shape = np.frombuffer(content, ">i4", content[3], offset=4)
         return np.frombuffer(bytearray(content), np.uint8, offset=4 + shape.nbytes).reshape(shape)
 

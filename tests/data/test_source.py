@@ -93,13 +93,6 @@ def test_the_hash_is_of_the_values_and_not_of_the_file(tmp_path: Path) -> None:
     assert other.spec.content != found[0].spec.content
 
 
-def test_image_classes_are_the_names_of_the_folders(tmp_path: Path) -> None:
-    data = load(DatasetSpec(name="images", path=str(images(tmp_path)), image_size=5), seed=0)
-    assert data.meaning.classes == ("cat", "dog")
-    assert data.x_train.shape == (24, 3, 5, 5)
-    assert data.y_train.tolist() == [0] * 12 + [1] * 12
-
-
 def picture(size: tuple[int, int] = (40, 40), kind: str = "PNG") -> bytes:
     buffer = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)

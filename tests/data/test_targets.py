@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 
+import nas_evidence
+from nas_evidence.api.request import asked_for, of_memory
 from nas_evidence.data.digest import data_digest
+from nas_evidence.data.given import features_of
 from nas_evidence.data.source import Source, array_source, source_in_memory, source_of
 from nas_evidence.data.targets import targets_of
 from nas_evidence.spec.study import DatasetSpec
@@ -236,3 +239,77 @@ def test_row_numbers_after_rows_were_left_out_say_of_which_rows_they_are() -> No
     y[10] = np.inf
     with refused("target-not-finite", "row 9", "rows with a target"):
         source_in_memory(X, y, {"task": "regression"}).arrays(seed=0)
+
+
+# --- several targets
+
+
+def of_two() -> pd.DataFrame:
+    x = np.random.default_rng(0).normal(size=(40, 2)).round(4)
+    frame = pd.DataFrame(x, columns=["p", "q"])
+    return frame.assign(a=(frame["p"] * 2).round(3), b=frame["q"] - 1, k=["u", "v"] * 20)
+
+
+def test_columns_named_together_are_the_targets_and_no_features(tmp_path: Path) -> None:
+    of_two().to_csv(tmp_path / "t.csv", index=False)
+    arrays = asked_for(str(tmp_path / "t.csv"), (), {"target": "b, a"}).arrays
+    assert arrays is not None
+    np.testing.assert_array_equal(arrays.y_train, of_two()[["b", "a"]].to_numpy())
+    assert arrays.meaning.targets == ("b", "a")
+    assert "2 targets" in arrays.meaning.said[0]
+    assert arrays.meaning.preparation is not None
+    assert [*arrays.meaning.preparation.places] == ["p", "q", "k"]
+
+
+def test_a_list_of_names_and_targets_beside_a_table_are_the_same() -> None:
+    frame = of_two()
+    named = of_memory(frame, None, {"target": ["a", "b"]}, ()).arrays
+    beside = of_memory(frame.drop(columns=["a", "b"]), frame[["a", "b"]], {}, ()).arrays
+    np.testing.assert_array_equal(named.x_train, beside.x_train)
+    np.testing.assert_array_equal(named.y_train, beside.y_train)
+
+
+def test_a_column_with_a_comma_in_its_name_is_one_target() -> None:
+    frame = of_two().rename(columns={"a": "a,b"})
+    assert source_in_memory(frame, None, {"target": "a,b"}).arrays(seed=0).n_outputs == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("a,gone", "no-such-column"),
+        ("a,k", "regression-of-text"),
+        ("c,d", "several-targets-of-classes"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(target: str, code: str) -> None:
+    frame = of_two().assign(c=[0, 1] * 20, d=[1, 1, 0, 0] * 10)
+    with refused(code):
+        source_in_memory(frame, None, {"target": target}).arrays(seed=0)
+
+
+def test_new_data_bring_all_targets_or_none() -> None:
+    arrays = source_in_memory(of_two(), None, {"target": "a,b"}).arrays(seed=0)
+    preparation = arrays.meaning.preparation
+    found = features_of(of_two()[:3], preparation, target="a,b")
+    assert found.truth is not None
+    assert found.truth.shape == (3, 2)
+    assert found.unused == ()
+    some = features_of(of_two()[:3].drop(columns="b"), preparation, target="a,b")
+    assert some.truth is None
+    assert some.unused == ("a",)
+
+
+@pytest.mark.slow
+def test_search_predict_and_evaluate_take_several_targets(tmp_path: Path) -> None:
+    quick = {"plan.epochs": 8, "plan.settle": 0, "plan.folds": 2}
+    study = nas_evidence.search(  # a linear network would settle for a hundred rounds
+        of_two(), target="a,b", n_trials=1, settings=quick, families="mlp", out=tmp_path / "s",
+        progress=False,
+    )  # fmt: skip
+    found = study.predict(of_two()[["p", "q", "k"]][:4])
+    assert found.targets == ("a", "b")
+    assert found.mean.shape == (4, 2)
+    with pytest.warns(UserWarning, match="10 of 10 rows were in the training data"):
+        metrics = study.evaluate(of_two()[:10])
+    assert metrics["rmse"] > 0
