@@ -10,7 +10,7 @@ import torch
 from both_devices import TOLERANCE, numbers_of
 from cases import CASES, Case
 from fake_gpu import FakeGpu
-from launches import STEP, Traffic, data_of, launches_of
+from launches import ALLOWED, STEP, Traffic, data_of, launches_of
 from torch import Tensor, nn
 
 from nas_evidence import estimate_evidence
@@ -244,9 +244,11 @@ def test_a_pass_of_diag_ef_launches_a_few_times_what_a_training_step_does(
 
 
 @pytest.mark.slow
-def test_a_pass_launches_as_much_for_wide_networks_as_for_narrow_ones() -> None:
-    kinds = ("diag_ef", "ekfac_ggn", "kfac_ggn_mc")
-    assert launches_of_resnet(8, 4, *kinds) == launches_of_resnet(8, 16, *kinds)
+@pytest.mark.parametrize("kind", ["diag_ef", "ekfac_ggn", "kfac_ggn_mc"])
+def test_a_pass_launches_as_much_for_wide_networks_as_for_narrow_ones(kind: str) -> None:
+    """But for the forms of a layer that are chosen by its width."""
+    narrow, wide = (launches_of_resnet(8, width, kind)[kind] for width in (4, 16))
+    assert 0 < wide <= ALLOWED * narrow
 
 
 # --- a pass that ends for want of memory says so: the network is not to blame
