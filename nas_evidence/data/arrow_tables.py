@@ -17,8 +17,9 @@ import pandas as pd
 _UNNAMED = re.compile(r"__index_level_\d+__")
 #: Cells of a column that show whether it may be of numbers.
 _FEW = 100
-#: Maximum number of bytes of a row of a text file.
-_LONGEST_ROW = 1 << 25
+#: Columns from which on a table is wide, and bytes that Arrow reads at a time of one that is not
+#: and that is: few pieces of many columns, or pieces that fit into the caches.
+_WIDE, _BLOCKS = 1000, (1 << 22, 1 << 26)
 
 
 def cells_of(text: str, names: Sequence[str], separator: str) -> pd.DataFrame | None:
@@ -29,8 +30,10 @@ def cells_of(text: str, names: Sequence[str], separator: str) -> pd.DataFrame | 
     try:
         table = csv.read_csv(
             pyarrow.BufferReader(text.encode()),
-            csv.ReadOptions(use_threads=False, block_size=_LONGEST_ROW, column_names=names),
-            csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            csv.ReadOptions(
+                use_threads=False, block_size=_BLOCKS[len(names) >= _WIDE], column_names=names
+            ),
+            csv.ParseOptions(delimiter=separator, newlines_in_values='"' in text),
             csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string())),
         )
     except pyarrow.ArrowInvalid:

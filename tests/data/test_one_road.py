@@ -117,8 +117,8 @@ TWINS: dict[str, tuple[Callable[[], Any], Any]] = {
     "local time": (lambda: DAYS.dt.tz_localize("Europe/Berlin"), DAYS - HOUR),
     "text with a zone": (lambda: DAYS.astype(str) + "+02:00", DAYS - 2 * HOUR),
     "text with two zones": (
-        lambda: DAYS.astype(str) + pd.Series(["+01:00", "Z"] * (N // 2)),
-        DAYS - pd.Series([1, 0] * (N // 2)) * HOUR,
+        lambda: DAYS.astype(str) + pd.Series(["+01:00", "-03:30"] * (N // 2)),
+        DAYS - pd.Series([1, -3.5] * (N // 2)) * HOUR,
     ),
     "periods": (lambda: pd.period_range("2020-01", periods=N, freq="M").to_series(index=range(N)),
                 pd.Series(pd.date_range("2020-01-01", periods=N, freq="MS"))),

@@ -2,7 +2,7 @@
 
 `protected/tables.json` was written by commit 52e6435a, the last one of preparations without a
 version: of each table below its preparation, and the SHA-256 of the inputs of its training rows
-and of five rows given to `predict`, 16 digits each; keys of columns with their default are left out.
+and of five rows given to `predict`, 16 digits each. Keys of columns with a default are left out.
 `protected/copies.zip` holds the studies' own copies, and their [dataset].
 """
 
