@@ -13,11 +13,10 @@ beside          milliseconds of the driver for one more trial beside n finished 
                 simulated workers whose clock takes no time
 small_searches  seconds from the command to each piece of small tables; wants an idle machine
 forecast        what a study is forecast to take beside what its trials take
-grids           of the published grids: flops of each architecture (exact, on the meta device), and
-                a training step of some of them on one core
-grid_plans      those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured)
-                or as GPUs of three kinds (assumed, see `GPUS`); "divided" with the folds of large
-                networks as tasks of their own, as the driver divides them
+grids           of the published grids: flops of each architecture, exact, on the meta device
+grid_plans      those grids on a virtual clock, on 8 and 64 GPUs of an assumed speed, the longest
+                trials first; "divided" with the folds of large networks as tasks of their own, as
+                the driver divides them
 folder          studies of n trials in a folder: to read the log, to check the files, to the first
                 launch, to the launch of 1,000 idle workers; `status`, the report
 store           a store of 20 ms a request: n finished trials until the first launch of a fresh
@@ -31,7 +30,6 @@ one core, and Ray's part, which is not simulated, comes from `ray_slices`.
 
 import contextlib
 import itertools
-import json
 import math
 import re
 import resource
@@ -396,24 +394,16 @@ SHAPES = {
     "cifar100": ((3, 32, 32), 100, 50_000),
 }
 #: Assumed, not measured: FLOP/s of float32 sustained in such small networks, and the least
-#: milliseconds that a training step takes for each layer (kernels wait to be launched).
-GPUS = {"slow": (2e12, 0.3), "middle": (10e12, 0.15), "fast": (40e12, 0.05)}
+#: seconds that a training step takes for each layer (kernels wait to be launched).
+SPEED, LAUNCH = 10e12, 0.15e-3
 #: Seconds; five epochs and an evaluation of the largest network take an hour on a slow GPU.
 SLICE_TIMEOUT = 1e6
-#: Orders of the trials of a grid.
-LONGEST, OF_GRID = "longest first", "of the grid"
-#: Grid, device, workers, replicates, order, divided.
+#: Grid, workers, replicates, divided.
 PLANS = (
-    ("fashion_mnist", "core", 64, 1, LONGEST, False),
-    *((name, "middle", workers, 1, LONGEST, False) for name in GRIDS for workers in (8, 64)),
-    *((name, "middle", 8, 1, OF_GRID, False) for name in GRIDS),
-    ("cifar10", "slow", 64, 1, LONGEST, False),
-    ("cifar10", "fast", 64, 1, LONGEST, False),
-    ("cifar10", "middle", 64, 5, LONGEST, False),
-    *((name, "middle", workers, 1, LONGEST, True) for name in GRIDS for workers in (8, 64)),
-)
-#: Architectures above this are not timed: flops of a training step.
-TIMED_FLOPS = 5e10
+    *((name, workers, 1, divided) for divided in (False, True) for name in GRIDS
+      for workers in (8, 64)),
+    ("cifar10", 64, 5, False),
+)  # fmt: skip
 
 
 class Clocked(SimulatedExecutor):
@@ -487,54 +477,28 @@ def grid_cells() -> list[Row]:
 
 
 def of_grid(cell: Row, given: Given) -> Row:
-    """Return flops of an architecture, and seconds of a training step of a small one."""
-    import torch
-
+    """Return the flops and the steps of an architecture."""
     from nas_evidence.training.cost import cost_of
 
-    torch.set_num_threads(1)
     asked, (shape, n_outputs, n_train) = grid(cell["grid"]), SHAPES[cell["grid"]]
     point = next(one for one in startup_points(asked) if one.key == cell["key"])
-    cost, batch = cost_of(point, shape, n_outputs, asked.plan, ()), asked.plan.batch_size
-    timed = 3 * cost.flops * batch < TIMED_FLOPS
+    cost = cost_of(point, shape, n_outputs, asked.plan, ())
     return {
         "family": point.family,
         **point.values,
         "n_parameters": cost.n_parameters,
         "flops": cost.flops,
-        "steps_per_epoch": math.ceil(n_train / batch),
-        "step_seconds_of_a_core": step_seconds(point, shape, n_outputs, asked) if timed else None,
+        "steps_per_epoch": math.ceil(n_train / asked.plan.batch_size),
     }
 
 
 def rows_of_grids() -> list[dict[str, Any]]:
     """Return the committed rows of `grids`, numbers as such."""
-    names = ("depth", "n_parameters", "flops", "steps_per_epoch", "step_seconds_of_a_core")
+    names = ("depth", "n_parameters", "flops", "steps_per_epoch")
     return [
-        {**row, **{name: json.loads(row[name] or "null") for name in names}}
+        {**row, **{name: int(row[name]) for name in names}}
         for row in stored(RESULTS / "cost" / "grids.csv")
     ]
-
-
-def step_seconds(point: Any, shape: tuple[int, ...], n_outputs: int, study: StudySpec) -> float:
-    """Return the CPU seconds of one training step, the median of three after one to warm up."""
-    import torch
-
-    from nas_evidence.models import build
-
-    generator = torch.Generator().manual_seed(0)
-    model = build(point, shape, n_outputs, generator)
-    x = torch.randn(study.plan.batch_size, *shape, generator=generator)
-    y = torch.randint(n_outputs, (study.plan.batch_size,), generator=generator)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    times = []
-    for _ in range(4):
-        began = time.process_time()
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimiser.step()
-        times.append(time.process_time() - began)
-    return statistics.median(times[1:])
 
 
 def costs_of(study: StudySpec) -> dict[str, float]:
@@ -564,33 +528,10 @@ def costs_of(study: StudySpec) -> dict[str, float]:
     }
 
 
-def core_epoch(rows: list[dict[str, Any]]) -> Callable[[dict[str, Any]], float]:
-    """Return row -> seconds of an epoch on one core: measured, or by the rate of its family."""
-    rates: dict[str, list[float]] = {}
-    for row in rows:
-        if row["step_seconds_of_a_core"]:
-            rate = row["flops"] / row["step_seconds_of_a_core"]
-            rates.setdefault(row["family"], []).append(rate)
-    # Of the larger half: of small networks the rate is that of the overhead.
-    typical = {family: statistics.median(sorted(r)[len(r) // 2 :]) for family, r in rates.items()}
-
-    def seconds(row: dict[str, Any]) -> float:
-        step = row["step_seconds_of_a_core"] or row["flops"] / typical[row["family"]]
-        return float(row["steps_per_epoch"] * step)
-
-    return seconds
-
-
-def gpu_epoch(kind: str) -> Callable[[dict[str, Any]], float]:
-    """Return row -> seconds of an epoch on an assumed GPU."""
-    rate, launch_ms = GPUS[kind]
-
-    def seconds(row: dict[str, Any]) -> float:
-        computing = 3 * row["flops"] * 128 / rate
-        launching = (row["depth"] + 1) * launch_ms / 1e3
-        return float(row["steps_per_epoch"] * max(computing, launching))
-
-    return seconds
+def epoch_seconds(row: dict[str, Any]) -> float:
+    """Return the seconds of an epoch of an architecture on the assumed GPU."""
+    computing, launching = 3 * row["flops"] * 128 / SPEED, (row["depth"] + 1) * LAUNCH
+    return float(row["steps_per_epoch"] * max(computing, launching))
 
 
 def curves_of(
@@ -645,11 +586,9 @@ def plan_of(name: str, replicates: int) -> StudySpec:
 
 
 def grid_plan(cell: Row, given: Given) -> Row:
-    """Simulate one grid, the longest trials first or in the order of the grid."""
-    name, device, replicates = cell["grid"], cell["device"], cell["replicates"]
-    rows = rows_of_grids()
-    epoch_seconds = core_epoch(rows) if device == "core" else gpu_epoch(device)
-    own = [row for row in rows if row["grid"] == name]
+    """Simulate one grid, the longest trials first."""
+    name, replicates = cell["grid"], cell["replicates"]
+    own = [row for row in rows_of_grids() if row["grid"] == name]
     study = plan_of(name, replicates)
     costs = costs_of(study)
     main, n_slices = costs["main"] + costs["settle"], len(stops(study.plan))
@@ -657,7 +596,6 @@ def grid_plan(cell: Row, given: Given) -> Row:
     seconds = {row["key"]: epoch_seconds(row) for row in own}
     longest, total = max(seconds.values()), sum(seconds.values())
     flops = {row["key"]: float(row["flops"]) for row in own}
-    known = (lambda one: flops[one.key]) if cell["order"] == LONGEST else None
     least = APART_FLOPS / (3 * SHAPES[name][2] * study.plan.epochs)
     curves = curves_of(seconds, costs, flops, least if cell["divided"] else math.inf)
     return {
@@ -665,7 +603,7 @@ def grid_plan(cell: Row, given: Given) -> Row:
         "longest_slice_seconds": max(main / n_slices, costs["fold"]) * longest,
         "longest_trial_seconds": whole * longest,
         "device_seconds": replicates * whole * total,
-        **simulate(study, curves, cell["workers"], known),
+        **simulate(study, curves, cell["workers"], lambda one: flops[one.key]),
     }
 
 
@@ -884,7 +822,7 @@ def sweep_cells() -> list[Row]:
 
 
 SWEPT = ("sampler", "slice_seconds", "workers")
-PLANNED = ("grid", "device", "workers", "replicates", "order", "divided")
+PLANNED = ("grid", "workers", "replicates", "divided")
 SEARCHED = ("data", "rows", "race")
 SMALL = (
     ("waveform", 300, False), ("bostonHousing", 300, False), ("waveform", 1000, False),
