@@ -241,14 +241,14 @@ def table_of(value: Any) -> pd.DataFrame:
         raise UserError(
             "json-no-table",
             "a table is a list of rows or an object of columns, but it is "
-            f"{shortened(json.dumps(value, default=str))}",
+            f"{shortened(value)}",
         )
     for row, one in enumerate([] if isinstance(value, Mapping) else value):
         if not isinstance(one, Mapping):
             raise UserError(
                 "json-row-without-names",
                 f'each row must name its columns, as in {{"x": 1}}, but row {row} is '
-                f"{shortened(json.dumps(one, default=str))}",
+                f"{shortened(one)}",
             )
     return pd.DataFrame(value, dtype=object)
 

@@ -174,11 +174,10 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
         ("pets.csv", {}, "name the column to predict with `target` .columns: id, weight,"),
         ("pets.csv", {"target": "pets"}, "no column 'pets'; did you mean 'pet'"),
         ("gone.csv", {"target": "pet"}, "there is no file gone.csv"),
-        ("pets.arff", {}, "not read; write it as CSV"),
+        ("pets.arff", {}, "neither a study file .* by the ending of its name; write it as CSV"),
         ("digits", {"target": "x"}, "`target` is used only with name = .table"),
         ("pets.csv", {"target": "pet", "drop": ["age"]}, "the column 'age', which"),
         ("pets.csv", {"target": "pet", "test_fraction": 2.0}, "must be less than 1, but got 2.0"),
-        ("pets.csv", {"target": "town"}, "rows have no value, the first at row 4"),
         ("a.npz", {"target": "pet"}, "a.npz is none"),
         ("table.toml", {}, "pets.csv holds data of the kind .table., but .* set name = .table"),
         ("both.toml", {}, "likelihood. in .plan. must be .gaussian. with task"),
@@ -194,6 +193,7 @@ def test_wrong_input_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(home)
     (home / "folder").mkdir()
+    (home / "pets.arff").touch()
     np.savez(home / "a.npz", x=np.ones((20, 2)), y=np.arange(20) % 2)
     npz = 'name = "t"\n[dataset]\nname = "npz"\npath = "pets.csv"\n'
     (home / "table.toml").write_text(f"{npz}[family.linear]\n")
