@@ -42,7 +42,7 @@ def searched(train: pd.DataFrame, test: pd.DataFrame, seed: int, n_trials: int) 
 
 
 def test_rows_with_new_measures_widen_the_file_and_nested_ones_are_json(tmp_path: Path) -> None:
-    file = tmp_path / "cells.csv"
+    file = tmp_path / "a.csv"
     run.append(file, [{"cell": "a", "seconds": 1 / 3}])
     run.append(file, [{"cell": "b", "parts": {"x": 1.5}}])
     values = [[*row.values()] for row in run.stored(file)]
@@ -117,7 +117,7 @@ def test_a_rival_that_fails_leaves_its_cell_empty_and_the_others_run(
     monkeypatch.setattr(script, "by_columns", fit)
     failed = measured(["CatBoost", "stacked", "linear"], tmp_path)
     assert [row["model"] for row in run.stored(tmp_path / script.FILE)] == ["linear"]
-    assert "CatBoost: ValueError: no memory" in failed[0]
+    assert "ValueError: no memory" in failed[0]
     assert "stacked: LookupError: waits for" in failed[1]
 
 
