@@ -23,9 +23,8 @@ import numpy as np
 
 from nas_evidence.baselines.comparison import ColumnImportance, Importance
 from nas_evidence.data import ArrayData
-from nas_evidence.data.arrays import random_rows
 from nas_evidence.data.given import Given
-from nas_evidence.data.mapped import Array
+from nas_evidence.data.mapped import Array, random_rows
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.maths.metrics import LEVEL, Floats, named
 from nas_evidence.spec.metric_names import LESS_IS_BETTER

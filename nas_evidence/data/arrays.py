@@ -136,35 +136,6 @@ class ArrayData:
         return self.n_outputs
 
 
-def stratified_rows(
-    y: NDArray[np.int64], n_rows: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return `n_rows` row numbers, increasing, with the class proportions of `y`.
-
-    Class c gets n_rows * n_c / n rows, rounded down; the rest go to the largest remainders, ties
-    to the lower class. Rows are drawn at random within a class.
-
-    >>> y = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1])
-    >>> rows = stratified_rows(y, 3, np.random.default_rng(0))
-    >>> y[rows].tolist()
-    [0, 0, 1]
-    """
-    counts = np.bincount(y)
-    quotas, remainders = np.divmod(n_rows * counts, len(y))
-    largest = np.argsort(-remainders, kind="stable")[: n_rows - quotas.sum()]
-    quotas[largest] += 1
-    chosen = [
-        generator.permutation(np.flatnonzero(y == label))[:quota]
-        for label, quota in enumerate(quotas)
-    ]
-    return np.sort(np.concatenate(chosen))
-
-
-def random_rows(n_data: int, n_rows: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return `n_rows` of the row numbers 0..n_data-1 at random, increasing."""
-    return np.sort(generator.permutation(n_data)[:n_rows])
-
-
 def slices(x: Inputs) -> Iterator[Array]:
     """Yield all rows in order, in slices."""
     n_elements = int(np.prod(x.shape[1:]))

@@ -137,9 +137,7 @@ def read_idx(path: Path) -> Array:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         if content[:3] != b"\0\0\x08":
-            raise UserError(
-                "array-file-unreadable", f"{path} is not an IDX file of bytes; fetch it again"
-            )
+            raise UserError("not-idx", f"{path} is not an IDX file of bytes; fetch it again")
         shape = np.frombuffer(content, ">i4", content[3], offset=4)
         return np.frombuffer(bytearray(content), np.uint8, offset=4 + shape.nbytes).reshape(shape)
 

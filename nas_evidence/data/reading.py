@@ -240,8 +240,7 @@ def table_of(value: Any) -> pd.DataFrame:
     elif not isinstance(value, Sequence) or isinstance(value, str):
         raise UserError(
             "json-no-table",
-            "a table is a list of rows or an object of columns, but it is "
-            f"{shortened(value)}",
+            f"a table is a list of rows or an object of columns, but it is {shortened(value)}",
         )
     for row, one in enumerate([] if isinstance(value, Mapping) else value):
         if not isinstance(one, Mapping):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nas_evidence.data.arrays import random_rows, stratified_rows
-from nas_evidence.data.mapped import Array, rows_at
+from nas_evidence.data.mapped import Array, random_rows, rows_at, stratified_rows
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nas_evidence.data import ArrayData
-from nas_evidence.data.arrays import random_rows
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.mapped import MappedRows, random_rows
 from nas_evidence.data.proposed import with_numbers
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.maths.target_scale import CURVES, fit

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from messages import refused
 
 from nas_evidence.data import ArrayData, load
-from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
-from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.arrays import moments, slices, value_range
+from nas_evidence.data.mapped import MappedRows, stratified_rows
 from nas_evidence.data.named import read_idx
 from nas_evidence.data.tensors import batches, to_tensors
 from nas_evidence.spec.study import DatasetSpec
@@ -522,14 +522,16 @@ def test_damaged_idx_files_are_named(tmp_path: Path):
     write_idx(path, np.arange(5))
     assert read_idx(path).tolist() == [0, 1, 2, 3, 4]
     whole = path.read_bytes()
-    for content in (whole[:-1], whole[:3], b"", b"x" * 40):
+    unreadable = "array-file-unreadable"
+    for content, code in ((whole[:-1], unreadable), (whole[:3], unreadable), (b"", "not-idx"),
+                          (b"x" * 40, "not-idx")):  # fmt: skip
         path.write_bytes(content)
-        with refused("array-file-unreadable", "labels", "IDX"):
+        with refused(code, "labels", "IDX"):
             read_idx(path)
     path.unlink()
     for content in (gzip.compress(whole)[:-6], b"hello", gzip.compress(whole)[:12] + b"\xff" * 20):
         path.with_name("labels.gz").write_bytes(content)
-        with refused("array-file-unreadable", "labels.gz", "IDX"):
+        with refused(unreadable, "labels.gz", "IDX"):
             read_idx(path)
 
 
