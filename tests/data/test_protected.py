@@ -1,9 +1,9 @@
 """What version 0.1.0 stored of a table is read with the same inputs, or refused in a sentence.
 
-`protected/tables.json` was written by commit 52e6435a, the last one of preparations without a
-version: of each table below its preparation, and the SHA-256 of the inputs of its training rows
-and of five rows given to `predict`, 16 digits each. Keys of columns with a default are left out.
-`protected/copies.zip` holds the studies' own copies, and their [dataset].
+`protected/copies.zip` was written by commit 52e6435a, the last one of preparations without a
+version. Its `tables.json` has of each table below its preparation, and the SHA-256 of the inputs
+of its training rows and of five rows given to `predict`, 16 digits each. Keys of columns with a
+default are left out. The rest are the studies' own copies, and their [dataset].
 """
 
 import hashlib
@@ -152,7 +152,8 @@ def digest(inputs: Any) -> str:
     return hashlib.sha256(repr(found.shape).encode() + found.tobytes()).hexdigest()[:16]
 
 
-STORED: dict[str, dict[str, Any]] = json.loads((FOLDER / "tables.json").read_text("utf-8"))
+with ZipFile(FOLDER / "copies.zip") as stored:
+    STORED: dict[str, dict[str, Any]] = json.loads(stored.read("tables.json"))
 #: What the present version reads otherwise.
 REFUSED = {
     "offset text": {"read-otherwise"},
