@@ -158,7 +158,7 @@ def read_bundled(
         kind, n_test, fewest = TARGET_KINDS["classification"], DIGITS_TEST_SIZE, 1
     else:
         x, y = datasets.load_diabetes(return_X_y=True, scaled=False)
-        x, y = x, y.astype(np.float64)[:, None]
+        y = y.astype(np.float64)[:, None]
         kind, n_test, fewest = TARGET_KINDS["regression"], DIABETES_TEST_SIZE, 2
     n_test, limit = spec.test_size or n_test, len(y) + 1 - fewest
     if n_test >= limit:

@@ -174,7 +174,7 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
         ("pets.csv", {}, "name the column to predict with `target` .columns: id, weight,"),
         ("pets.csv", {"target": "pets"}, "no column 'pets'; did you mean 'pet'"),
         ("gone.csv", {"target": "pet"}, "there is no file gone.csv"),
-        ("pets.arff", {}, "neither a study file .* by the ending of its name; write it as CSV"),
+        ("pets.arff", {}, "neither a study file .*; write it as CSV"),
         ("digits", {"target": "x"}, "`target` is used only with name = .table"),
         ("pets.csv", {"target": "pet", "drop": ["age"]}, "the column 'age', which"),
         ("pets.csv", {"target": "pet", "test_fraction": 2.0}, "must be less than 1, but got 2.0"),

@@ -597,10 +597,6 @@ def test_a_target_of_blanks_is_missing(tmp_path: Path) -> None:
 ZIPS, POINTS = ["00123", "123", "0123", "456"], ["1.10", "1.1", "1.9", "2"]
 
 
-def of_text(column: list[str], **options: Any) -> ArrayData:
-    return read(pd.Series(column * (N // len(column)), dtype=object), **options)
-
-
 def of_csv(folder: Path, table: pd.DataFrame, **options: Any) -> ArrayData:
     table.to_csv(folder / "t.csv", index=False)
     given = {"name": "table", "path": str(folder / "t.csv"), "target": "y", **options}

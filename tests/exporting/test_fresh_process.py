@@ -117,11 +117,10 @@ def test_predicting_from_an_export_needs_only_the_packages_that_the_guide_names(
             expected = pandas.read_csv("expected.csv")
             assert found.to_frame()["prediction"].tolist() == expected["prediction"].tolist()
             numpy.testing.assert_allclose(found.probabilities, expected.iloc[:, 1:], atol=1e-6)
-        assert nas_evidence.Predictor.load({name!r}).predict("new.parquet").to_frame().equals(
-            found.to_frame()
-        )
+        load = nas_evidence.Predictor.load
+        assert load({name!r}).predict("new.parquet").to_frame().equals(found.to_frame())
         try:
-            nas_evidence.Predictor.load({name!r}).predict("none.csv")
+            load({name!r}).predict("none.csv")
         except ValueError as error:
             assert "no file" in str(error)
         else:

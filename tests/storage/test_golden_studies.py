@@ -18,6 +18,7 @@ from fakes import last_log
 from faulty import Cli
 from golden.studies import FOLDERS, HOME, every_event, folded, made_with, search
 
+from nas_evidence.driver.verification import verify
 from nas_evidence.storage.log import _line, _read, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_names import TableName
@@ -112,6 +113,12 @@ def test_a_golden_study_that_is_finished_changes_in_no_table(home: Path) -> None
     now = read_log(home / "finished").state
     assert replace(now, spent=state.spent) == state
     assert find_done(home / "finished").notes == []
+
+
+def test_verify_names_a_checkpoint_of_another_trial(home: Path) -> None:
+    first = home / "half/checkpoints/000001"
+    first.rename(first.with_name("000009"))
+    assert "of trial 1" in str(verify(home / "half"))
 
 
 @pytest.mark.slow
