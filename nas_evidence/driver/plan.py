@@ -83,7 +83,6 @@ def assignment_of(
         followed=study.followed,
         limits=study.limits,
         first_fold_alone=0 in rungs(study),
-        beside_folds=not rungs(study),
         seed=derive_seed(study.seed, trial_id, replicate),
     )
 

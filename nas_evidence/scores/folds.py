@@ -77,7 +77,6 @@ from nas_evidence.training.cost import trains_apart
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes
 from nas_evidence.training.parts import (
     cuts_of,
     new_network,
@@ -87,7 +86,7 @@ from nas_evidence.training.parts import (
     stop_of_part,
 )
 from nas_evidence.training.predict_rows import outputs_of, predict_rows
-from nas_evidence.training.together import MOST_TOGETHER, gains_alike
+from nas_evidence.training.together import MOST_TOGETHER
 
 #: Maximum of the numbers stored of a trial's out-of-fold predictions, in float32: 4 MB.
 #: Predictions of more data are computed again when they are needed.
@@ -381,8 +380,7 @@ class Folds(Scorer):
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
     a group of its own where trials are compared after it, and each one is for a large network. A
-    fold leaves its group when it is predicted. A small perceptron trains beside
-    the last group.
+    fold leaves its group when it is predicted.
 
     only      the fold to predict, by its place in order from 1; 0 for all
     given     the division whose folds have a density given the others, if any
@@ -424,29 +422,13 @@ class Folds(Scorer):
 
     def advance(self) -> None:
         """Train without the next folds for a slice; predict those whose training is over."""
-        self._begin_group()
-        runs = [*self.runs.values()]
-        self.went_on(advance(runs, stop_of_part(runs[0])))
-
-    def beside(self) -> Sequence[Network]:
-        """Return the trainings of the last group where that of the trial gains from them."""
-        whole = self.context.training
-        if self.apart or not gains_alike(whole.model, whole.plan):
-            return ()
-        self._begin_group()
-        is_last = len(self.runs) == len(self._left()) < MOST_TOGETHER
-        alike = all(run.epoch == whole.epoch for run in self.runs.values())
-        return [*self.runs.values()] if is_last and alike else ()
-
-    def _begin_group(self) -> None:
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
             group = self._left()[: 1 if first or self.apart else MOST_TOGETHER]
             self.runs = {(t.score, t.number): self._new_run(t) for t in group}
-
-    def went_on(self, ends: Sequence[Passes | DivergedError | None]) -> None:
-        """Predict the folds whose training is over."""
         tasks = {(task.score, task.number): task for task in self._left()}
+        runs = [*self.runs.values()]
+        ends = advance(runs, stop_of_part(runs[0]))
         for (key, run), end in zip([*self.runs.items()], ends, strict=True):
             task = tasks[key]
             diverged = isinstance(end, DivergedError)

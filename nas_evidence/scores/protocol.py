@@ -24,7 +24,6 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
 from nas_evidence.spec.study import Assignment
-from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
 from nas_evidence.training.online import Passes
 
@@ -79,20 +78,6 @@ class Scorer:
 
     def advance(self) -> None:
         """Do a slice of that work, about as long as the training takes between evaluations."""
-
-    def beside(self) -> Sequence[Network]:
-        """Return the networks of its next slice if that of the trial may train beside them.
-
-        `went_on` is then called in place of `advance`.
-        """
-        return ()
-
-    def went_on(self, ends: Sequence[Passes | DivergedError | None]) -> None:
-        """Take these networks up again after a slice.
-
-        Args:
-            ends: what `life.advance` has returned for each.
-        """
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the current estimates; `last` after the last epoch.

@@ -875,9 +875,15 @@ class Assignment(Frozen):
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
-    #: Whether the network may train beside those of folds, as where no rung compares trials.
-    beside_folds: bool = False
     seed: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier(cls, given: Any) -> Any:
+        """Read what trained the weights of a study begun before: one key more."""
+        if isinstance(given, Mapping):
+            return {key: value for key, value in given.items() if key != "beside_folds"}
+        return given
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; it does not depend on the attempt."""

@@ -14,7 +14,7 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,12 @@ from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_cost
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes, passes_of
+from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network
 from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 14
+CHECKPOINT_VERSION = 15
 #: Of the folds, in `Trial.scorers`.
 _FOLDS = str(declared("two_fold").implementation)
 
@@ -102,9 +102,7 @@ class Trial:
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
-        # Those of scorers that knew theirs, by epoch, while others had work left.
-        self._held: list[tuple[int, dict[str, list[Evaluation]]]] = []
-        self.part, self.divides, self.apart = 0, False, False
+        self.part, self.divides = 0, False
 
     @property
     def network(self) -> Network | None:
@@ -134,8 +132,8 @@ class Trial:
             gpu_share: share of one GPU that this trial has; recorded.
             clock: returns seconds.
             part: the only fold to predict, by place in order from 1; 0 for a whole trial.
-            divides: the folds of a large network come last, and those that tasks of their own
-                have predicted are taken over.
+            divides: the folds of a large network are tasks of their own: the trial waits for them,
+                and takes over what they have predicted.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
         trial.part, trial.divides = part, divides
@@ -163,17 +161,16 @@ class Trial:
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
         folds = self._folds
-        self.apart = folds is not None and folds.apart
-        self.divides &= self.apart
+        self.divides &= folds is not None and folds.apart
         if self.part:
             assert folds is not None
-            assert self.apart
+            assert folds.apart
             folds.only = self.part
             self.scorers = {_FOLDS: folds}
-        if resume_from is not None and self._restore(resume_from):
+        found = resume_from is not None and self._restore(resume_from)
+        self._take()
+        if found or self.part:
             return  # the first attempt already measured the latency
-        if self.part:
-            return
         self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
 
     @property
@@ -193,10 +190,9 @@ class Trial:
         """Train up to `until_epoch`, evaluating on the way; write a checkpoint if one is due.
 
         It is due after two seconds of work since the last one, of any number of slices. Scores
-        taken before training run their slices first, one per call, and the report says epoch 0;
-        or they go on beside the network, from stop to stop, whatever `until_epoch` is. After the
-        last epoch the network settles, one round per call. Folds that are tasks of their own
-        come last; those that no task has predicted run here.
+        taken before training run their slices first, one per call, and the report says epoch 0.
+        After the last epoch the network settles, one round per call. Folds that no task of
+        their own has predicted run here.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -208,9 +204,10 @@ class Trial:
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                due = self._due(network)
+                self._take()
+                due = [scorer for scorer in self.scorers.values() if scorer.due()]
                 if due:
-                    self._advance_first(due, network)
+                    self._advance_first(due[0])
                 settles = network.settling is not None
                 while not due and not self.part and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
@@ -225,11 +222,6 @@ class Trial:
         self.slice_seconds = self.clock() - started
         return self.report(known)
 
-    def _due(self, network: Network) -> list[Scorer]:
-        """Return the scores with work left before the network goes on; folds may come last."""
-        last = self._folds if self.divides and not network.is_over else None
-        return [scorer for scorer in self.scorers.values() if scorer is not last and scorer.due()]
-
     def save(self) -> None:
         """Write a checkpoint, unless the last one has it all.
 
@@ -240,100 +232,47 @@ class Trial:
             self._unsaved = None
             self._checkpoint(self.network)
 
-    def _advance_first(self, due: Sequence[Scorer], network: Network) -> None:
-        """Do a slice of a score's work, beside the training if that is its last work."""
-        first = due[0]
-        beside: Sequence[Network] = ()
-        if len(due) == 1 and self.assignment.beside_folds:
-            beside = first.beside()
-        if beside:
-            self._train(network, next_stop(network.plan, network.epoch), first, beside)
-            return
+    def _advance_first(self, first: Scorer) -> None:
+        """Do a slice of a score's work."""
         first.advance()
         if isinstance(first, Before) and not first.due():
             self.evaluations += _at_start(first.found or [])
 
-    def _train(
-        self,
-        network: Network,
-        stop: Stop,
-        scorer: Scorer | None = None,
-        beside: Sequence[Network] = (),
-    ) -> None:
-        """Take the network to a stop and evaluate it, unless it is over; those beside as well.
+    def _train(self, network: Network, stop: Stop) -> None:
+        """Take the network to a stop, and evaluate it where the stop does, unless it settles on.
 
-        Args:
-            network: of the trial.
-            stop: the next one.
-            scorer: to which those beside belong.
-            beside: trainings that take the same stop.
-        """
-        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
-        whole = [] if network.is_over else [network]
-        ends = advance(whole, stop, follow=follow, beside=beside)
-        if scorer is not None:
-            scorer.went_on(ends[len(whole) :])
-        self._evaluate(network, stop, ends[0] if whole else None)
-
-    def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
-        """Evaluate the network where the stop does, unless it settles on; raise its divergence.
-
-        While folds are trained beside it the other scores are kept: a table has all scores of an
-        epoch in one order. After the last epoch all are evaluated once the folds are over.
+        Raises:
+            DivergedError: if it diverges.
         """
         assert self.context is not None
+        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
+        (end,) = advance([network], stop, follow=follow)
         if isinstance(end, DivergedError):
             raise end
-        due = {key for key, scorer in self.scorers.items() if scorer.due()}
-        if not due:
-            self._release()
-        if not stop.evaluate or (stop.last and (due or not network.is_over)):
-            return
-        passes = end or passes_of(network)
-        if not due:
-            scorers = self.scorers.values()
+        if stop.evaluate and (network.is_over or not stop.last):
+            scorers, passes = self.scorers.values(), end or passes_of(network)
             self.evaluations += evaluate(self.context, scorers, passes, last=stop.last)
-            return
-        found = {
-            key: evaluate(self.context, [scorer], passes, last=False)
-            for key, scorer in self.scorers.items()
-            if key not in due
-        }
-        self._held.append((network.epoch, found))
-
-    def _release(self) -> None:
-        """Complete the evaluations that were kept until the folds were over."""
-        for epoch, known in self._held:
-            for key, scorer in self.scorers.items():
-                if key in known:
-                    self.evaluations += known[key]
-                    continue
-                self.evaluations += [
-                    Evaluation(epoch=epoch, estimate=one) for one in scorer.evaluate(last=False)
-                ]
-        self._held = []
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before those of epochs, the folds known by then."""
-        held = [one for _, known in self._held for part in known.values() for one in part]
-        found = self.evaluations + held
-        if self.network is None or any(one.epoch for one in found):
-            return found
-        return found + [
+        if self.network is None or any(one.epoch for one in self.evaluations):
+            return self.evaluations
+        return self.evaluations + [
             one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
             for one in _at_start(scorer.evaluate(last=False))
         ]
 
-    def _take(self, folds: Folds) -> None:
-        """Take over the folds that tasks of their own have predicted."""
-        for number in folds.places_left():
+    def _take(self) -> None:
+        """Take over the folds that tasks of their own have predicted, if there are any."""
+        folds = self._folds if self.divides else None
+        for number in () if folds is None else folds.places_left():
             of_part = PART_IDS * number + self.assignment.trial_id
             its = self.assignment.model_copy(update={"trial_id": of_part})
             home = self.folder.parents[1] / f"{of_part:06d}"
             state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
-            if state is not None and _is_of(state, its):
+            if folds is not None and state is not None and _is_of(state, its):
                 folds.take(state["scores"][_FOLDS])
 
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
@@ -368,7 +307,7 @@ class Trial:
             curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
             parts=self._folds.shares() if self.divides and self._folds else (),
-            waits=self.divides and bool(network and network.is_over),
+            waits=self.divides and bool(self._folds and self._folds.due()),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
@@ -442,14 +381,8 @@ class Trial:
     def _complete_if_done(self, network: Network) -> None:
         if not (network.is_over or self.part):
             return
-        if self.divides and (folds := self._folds) is not None:
-            self._take(folds)
-        if any(scorer.due() for scorer in self.scorers.values()):
-            return
-        evaluated = any(one.epoch == network.epoch for one in self.evaluations)
-        if self.apart and not (self.part or evaluated):  # the folds came last
-            self._evaluate(network, next_stop(network.plan, network.epoch), None)
-        self.status = TrialStatus.COMPLETE
+        if not any(scorer.due() for scorer in self.scorers.values()):
+            self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
         return self.earlier_seconds + self.clock() - self.started
@@ -461,10 +394,6 @@ class Trial:
             "network": state_of(network),
             "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
             "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
-            "held": [
-                [epoch, {key: [one.model_dump_json() for one in part] for key, part in of.items()}]
-                for epoch, of in self._held
-            ],
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
@@ -487,16 +416,6 @@ class Trial:
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(scores[name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
-        self._held = [
-            (
-                epoch,
-                {
-                    key: [Evaluation.model_validate_json(t) for t in part]
-                    for key, part in of.items()
-                },
-            )
-            for epoch, of in state["held"]
-        ]
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # After a checkpoint of the last epoch there is nothing to train, only `finish`.

@@ -29,7 +29,7 @@ def test_every_training_reaches_the_stop_and_none_goes_beyond_it(
     ]
     diverges_at = {0: 3, 2: 5}
 
-    def epochs(group: Sequence[Any], n_epochs: int, n_apart: int) -> list[DivergedError | None]:
+    def epochs(group: Sequence[Any], n_epochs: int) -> list[DivergedError | None]:
         ends = [diverges_at.get(_number(networks, one), 99) for one in group]
         last = min([group[0].epoch + n_epochs, *ends])
         found = [DivergedError("far") if end == last else None for end in ends]

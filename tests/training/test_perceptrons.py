@@ -168,14 +168,14 @@ def test_losses_of_steps_are_summed_over_the_data_in_float64() -> None:
     steps = [
         (Batch(0, x, y, (4, 4, 4), None), torch.tensor([0.1, 0.2, 0.3])),
         (Batch(1, x[:2], y[:2], (4, 2), padded), torch.tensor([0.4, 0.5])),
-        (Batch(2, x[:1, :3], y[:1, :3], (3,), None, 2), torch.tensor([0.6])),
+        (Batch(2, x[:1, :3], y[:1, :3], (3,), None), torch.tensor([0.6])),
     ]
     found = totals_of([batch.sums_of(means) for batch, means in steps], 3)
     of_step = [means.double() for _, means in steps]
     expected = [
-        4 * of_step[0][0] + 4 * of_step[1][0],
+        4 * of_step[0][0] + 4 * of_step[1][0] + 3 * of_step[2][0],
         4 * of_step[0][1] + 2 * of_step[1][1],
-        4 * of_step[0][2] + 3 * of_step[2][0],
+        4 * of_step[0][2],
     ]
     assert found == [float(one) for one in expected]
 
