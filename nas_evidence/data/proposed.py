@@ -139,6 +139,9 @@ def with_numbers(
     if plan.online.rows == "auto" and stored is not None:  # a number where a study is older
         online = plan.online.model_copy(update={"rows": stored.online.rows})
         plan = plan.model_copy(update={"online": online})
+    begun_without = stored is not None and stored.whole is None  # each trial trains one
+    if stored is not None and (plan.whole is None or (plan.whole and begun_without)):
+        plan = plan.model_copy(update={"whole": stored.whole})
     if stored is not None and stored.milestones == plan.milestone_epochs:
         plan = plan.model_copy(update={"milestones": stored.milestones})
     return plan

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.record import Evaluation, EvidenceEstimate
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate, Of
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.network import Network
@@ -67,6 +67,11 @@ class Scorer:
     def __init__(self, names: Sequence[str], context: Context) -> None:
         self.names = tuple(names)
         self.context = context
+
+    @property
+    def of(self) -> Of:
+        """Return which networks it is of."""
+        return "folds" if declared(self.names[0]).division else "whole"
 
     def due(self) -> bool:
         """Tell whether work remains before the first epoch.
@@ -240,7 +245,7 @@ def evaluate(
     network, context.passes = context.training, passes
     started = time.perf_counter()
     found = [
-        Evaluation(epoch=network.epoch, estimate=estimate)
+        Evaluation(epoch=network.epoch, estimate=estimate, of=scorer.of)
         for scorer in scorers
         if last or declared(scorer.names[0]).taken != "end"
         for estimate in scorer.evaluate(last=last)

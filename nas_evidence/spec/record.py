@@ -61,6 +61,8 @@ class TrialStatus(StrEnum):
         return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
 
 
+#: Which networks of a trial: those without a fold, or one trained on all rows.
+Of = Literal["folds", "whole"]
 #: The fold at place k, from 1, of trial t is as a task of its own the number k * PART_IDS + t.
 PART_IDS = 100_000_000
 #: Ids of the race of the finalists start here; those of the search stay below.
@@ -97,6 +99,9 @@ class Evaluation(Frozen):
     epoch: Annotated[int, Unit("epochs")]
     """Epochs finished when the row was made; 0 is before the main training."""
     estimate: EvidenceEstimate
+    of: Of = "whole"
+    """Which networks the score is of: `folds`, each trained on some of the rows, or `whole`, of
+    all. Never compare the two. Null in files of earlier versions."""
 
 
 class CurvePoint(Frozen):
@@ -152,8 +157,11 @@ class TrialRecord(Frozen):
     """`search`, or `race` for trials of the race of the finalists."""
     n_parameters: Annotated[int | None, Unit("parameters")] = None
     """Number of parameters of the network."""
+    of: Of = "whole"
+    """Whose epochs, costs, curve and test figures these are: the network of all rows (`whole`), or
+    the mean over those trained without a `folds`."""
     n_data: Annotated[int | None, Unit("examples")] = None
-    """Number of training data."""
+    """Number of rows that the network was trained on; of several networks the mean, rounded."""
     flops: Annotated[int | None, Unit("operations")] = None
     """Floating-point operations of a forward pass of one example."""
     memory_bytes: Annotated[int | None, Unit("bytes")] = None

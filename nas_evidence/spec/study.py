@@ -301,6 +301,12 @@ class TrainingPlan(Frozen):
     """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
     one half only, of `two_fold` too. "auto": 5 with few rows to train on, else 2; stored as a
     number when the study begins."""
+    whole: bool | None = None
+    """Whether each trial trains a network of all rows, beside those of the folds that rank.
+    Without it the finalists alone do, after the search; other trials have scores and test figures
+    of their fold networks. If absent true where a score that ranks, prunes or is asked for is none
+    of fold networks, else false; stored when the study begins. A study that began without the key
+    goes on with true."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -743,6 +749,33 @@ class StudySpec(Frozen):
             )
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
             check_metric(self.metric, likelihood)
+        return self
+
+    @property
+    def needs_whole(self) -> list[str]:
+        """Return what only networks of all rows give, as a study file has it; empty if nothing."""
+        found = [name for name in self.estimators if not declared(name).of_folds]
+        if not declared(self.objective).division:
+            found.insert(0, str(self.objective))
+        if self.pruning.rule != "none":
+            found.append(f'[pruning] rule = "{self.pruning.rule}"')
+        return [*dict.fromkeys(found), *["curves = true"] * self.curves]
+
+    def with_whole(self) -> "StudySpec":
+        """Return it with the decision whether each trial trains a network of all rows."""
+        if self.plan.whole is not None:
+            return self
+        plan = self.plan.model_copy(update={"whole": bool(self.needs_whole)})
+        return self.model_copy(update={"plan": plan})
+
+    @model_validator(mode="after")
+    def _whole(self) -> "StudySpec":
+        if self.plan.whole is False and (needed := self.needs_whole):
+            raise UserError(
+                "whole-needed",
+                f"`whole` in [plan] must be true with {', '.join(needed)}, which only networks of "
+                "all rows have; leave `whole` out",
+            )
         return self
 
     @property

@@ -10,13 +10,13 @@ such as a full disk, propagates from `advance` and `finish`, and the attempt is 
 
 import json
 import logging
-import math
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,18 @@ import torch
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.models import infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
-from nas_evidence.scores.folds import Folds
+from nas_evidence.scores.folds import Folds, mean_curve
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
     PART_IDS,
+    CurvePoint,
     Evaluation,
     EvidenceEstimate,
     SliceReport,
@@ -45,7 +45,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import Stop, next_stop
-from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment
+from nas_evidence.spec.study import COSTS, Assignment
 from nas_evidence.storage.faults import seconds_between_checkpoints
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -59,7 +59,7 @@ from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network
-from nas_evidence.training.predict_rows import predict_rows
+from nas_evidence.training.predict_rows import on_test_rows, predict_rows
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 15
@@ -103,6 +103,7 @@ class Trial:
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
         self.part, self.divides = 0, False
+        self.trains = assignment.plan.whole is not False  # a network of all rows, too
 
     @property
     def network(self) -> Network | None:
@@ -161,10 +162,14 @@ class Trial:
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
         folds = self._folds
+        if not self.trains:
+            assert folds is not None
+            self.scorers = {_FOLDS: folds}  # which score their networks
         self.divides &= folds is not None and folds.apart
         if self.part:
             assert folds is not None
             assert folds.apart
+            self.trains = False
             folds.only = self.part
             self.scorers = {_FOLDS: folds}
         found = resume_from is not None and self._restore(resume_from)
@@ -209,7 +214,7 @@ class Trial:
                 if due:
                     self._advance_first(due[0])
                 settles = network.settling is not None
-                while not due and not self.part and (network.epoch < last or settles):
+                while not due and self.trains and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
@@ -236,7 +241,7 @@ class Trial:
         """Do a slice of a score's work."""
         first.advance()
         if isinstance(first, Before) and not first.due():
-            self.evaluations += _at_start(first.found or [])
+            self.evaluations += _at_start(first.found or [], first)
 
     def _train(self, network: Network, stop: Stop) -> None:
         """Take the network to a stop, and evaluate it where the stop does, unless it settles on.
@@ -261,7 +266,7 @@ class Trial:
             one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
-            for one in _at_start(scorer.evaluate(last=False))
+            for one in _at_start(scorer.evaluate(last=False), scorer)
         ]
 
     def _take(self) -> None:
@@ -281,7 +286,6 @@ class Trial:
         Args:
             known: numbers of points of the curve and of evaluations that earlier reports had.
         """
-        network = self.network
         n_points, n_evaluations = known
         scores: dict[str, float] = {}
         for evaluation in self._known():
@@ -289,22 +293,22 @@ class Trial:
             per_datum = estimate.per_datum
             if estimate.valid:
                 scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
-        losses = [point.train_nll_per_datum for point in network.curve] if network else []
+        curve = self._curve()
         found = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
         costs = {name: found.get(name) for name in COSTS}
         return SliceReport(
             trial_id=self.assignment.trial_id,
             attempt=self.assignment.attempt,
-            epoch=network.epoch if network else 0,
+            epoch=self._epochs_done(),
             epochs=self.assignment.plan.epochs,
             done=self.status is not TrialStatus.RUNNING,
             status=self.status,
             scores=scores,
             costs={name: cost for name, cost in costs.items() if cost is not None},
-            sotl=sotl(losses) if losses else None,
+            sotl=sotl([point.train_nll_per_datum for point in curve]) if curve else None,
             seconds=self.slice_seconds,
             saved=self._unsaved is None,
-            curve=tuple(network.curve[n_points:]) if network else (),
+            curve=tuple(curve[n_points:]),
             evaluations=tuple(self.evaluations[n_evaluations:]),
             parts=self._folds.shares() if self.divides and self._folds else (),
             waits=self.divides and bool(self._folds and self._folds.due()),
@@ -322,7 +326,7 @@ class Trial:
         """
         if status is not None and self.status is TrialStatus.RUNNING:
             self.status, self.cause = status, cause
-        tested: dict[str, float] = {}
+        figures: dict[str, float] = {}
         network, given = self.network, self.assignment
         with _Failures(self):
             if self.part and self.status is TrialStatus.COMPLETE and network is not None:
@@ -330,11 +334,16 @@ class Trial:
             elif self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
                 factor = next((one for one in factors if one is not None), 1.0)
-                tested = {"spread_factor": factor}
-                tested |= _test(network, factor)
+                figures = {"spread_factor": factor}
+                if self.trains:
+                    data = self.data
+                    predict = predict_rows(network, data.x_train, data.y_train, data.own)
+                    figures |= on_test_rows(predict, data, given.plan, factor)
                 self._save_model(network)
         found: dict[str, object] = {}
-        if network is not None:
+        if network is not None and not self.trains and self._folds is not None:
+            found = self._of_folds(network, self._folds)
+        elif network is not None:
             plan, hyper, settling = given.plan, network.hyper, network.settling
             if settling is not None and not settling.done:
                 hyper = settling.scheduled.hyper  # that of a settling that ends early is nowhere
@@ -366,23 +375,67 @@ class Trial:
                 "status": self.status,
                 "cause": self.cause,
                 "seed": given.seed,
+                "of": "whole" if self.trains else "folds",
                 "n_data": len(self.data.x_train),
                 **_known(self.cost),
                 "latency_seconds": self.latency_seconds,
                 "gpu_share": self.gpu_share,
                 **found,
-                **tested,
+                **figures,
                 "total_seconds": self._total_seconds(),
                 "versions": json.dumps(versions(self.data.x_train.device)),
                 "error": self.error,
             }
         )
 
+    def _of_folds(self, network: Network, folds: Folds) -> dict[str, object]:
+        """Return what the record has of the networks without a fold, in place of that of all."""
+        own, n_data = folds.of_trial, folds.n_trained
+        names = {name for fold in own for name in fold.tested}
+        return {
+            "of": "folds",
+            "n_data": n_data,
+            "epochs": self._epochs_done(),
+            "evaluations": tuple(self._known()),
+            "curve": with_sums(mean_curve(own), n_data),
+            "train_seconds": network.train_seconds,
+            "evidence_seconds": network.evidence_seconds,
+            **(
+                {key: geometric_mean([fold.learned for fold in own])}
+                if own and (key := self.assignment.plan.declared.scale)
+                else {}
+            ),
+            **{
+                name: fmean(fold.tested[name] for fold in own)
+                for name in names
+                if all(name in fold.tested for fold in own)
+            },
+        }
+
+    def _curve(self) -> Sequence[CurvePoint]:
+        """Return the losses so far; of folds alone their mean once all are over."""
+        if self.network is None or self.trains:
+            return [] if self.network is None else self.network.curve
+        over = self._folds is not None and self.status is TrialStatus.COMPLETE
+        return mean_curve(self._folds.of_trial) if over and self._folds else []
+
+    def _epochs_done(self) -> int:
+        if self.trains or self.part or self._folds is None:
+            return 0 if self.network is None else self.network.epoch
+        return self._folds.epochs
+
     def _complete_if_done(self, network: Network) -> None:
-        if not (network.is_over or self.part):
+        if self.trains and not network.is_over:
             return
-        if not any(scorer.due() for scorer in self.scorers.values()):
-            self.status = TrialStatus.COMPLETE
+        if any(scorer.due() for scorer in self.scorers.values()):
+            return
+        folds = None if self.trains or self.part else self._folds
+        if folds is not None:
+            epochs, found = self.assignment.plan.epochs, folds.evaluate(last=True)
+            self.evaluations = [Evaluation(epoch=epochs, estimate=e, of="folds") for e in found]
+            if wrong := next((fold for fold in folds.of_trial if fold.diverged), None):
+                raise DivergedError(f"fold {wrong.number}: {wrong.failure}")
+        self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
         return self.earlier_seconds + self.clock() - self.started
@@ -423,7 +476,8 @@ class Trial:
         return True
 
     def _save_model(self, network: Network) -> None:
-        tensors, plan, hyper = on_cpu(network.model.state_dict()), network.plan, network.hyper
+        plan, hyper = network.plan, network.hyper
+        tensors = on_cpu(network.model.state_dict()) if self.trains else {}
         is_noise = plan.declared.scale == "noise_std"
         noise = network.likelihood.each_scale if is_noise else (plan.noise_std,)
         header = {
@@ -484,8 +538,8 @@ def _is_of(state: Mapping[str, Any], assignment: Assignment) -> bool:
     return is_current and bool(state["same_trial"] == _identity(assignment))
 
 
-def _at_start(estimates: Iterable[EvidenceEstimate]) -> list[Evaluation]:
-    return [Evaluation(epoch=0, estimate=estimate) for estimate in estimates]
+def _at_start(estimates: Iterable[EvidenceEstimate], of: Scorer) -> list[Evaluation]:
+    return [Evaluation(epoch=0, estimate=estimate, of=of.of) for estimate in estimates]
 
 
 def versions(device: torch.device) -> dict[str, str]:
@@ -509,30 +563,3 @@ def _known(cost: Cost | None) -> dict[str, int]:
         return {}
     names = ("n_parameters", "flops", "memory_bytes")
     return {name: getattr(cost, name) for name in names}
-
-
-def _test(network: Network, factor: float) -> dict[str, float]:
-    """Return the metrics of what is delivered on the test data, for reports only; none without.
-
-    The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
-    fraction, weighted by the class weights; or the root mean squared error of the means of the
-    predictive distributions, in the unit of the targets, its mean over several.
-    """
-    data, plan = network.data, network.plan
-    if not len(data.y_test):
-        return {}
-    predict = predict_rows(network, data.x_train, data.y_train, data.own)
-    nll, parts, own = 0.0, [], data.own
-    if own is not None:
-        nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
-    for start in range(0, len(data.y_test), EVIDENCE_BATCH):
-        rows = slice(start, start + EVIDENCE_BATCH)
-        part = predict(data.x_test[rows]).at(factor)
-        nll -= float(part.log_density(data.y_test[rows].cpu()).sum())
-        parts.append(part)
-    scale, truth, unit = data.tested
-    delivered = joined(parts).delivered(scale)
-    of_nll, column = plan.declared.kind.tests
-    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
-    # Without the log loss where a test target is outside the support of the scale.
-    return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

@@ -264,6 +264,17 @@ def test_a_divided_trial_is_parked_once_before_its_network_trains_and_settles(
 
 
 @pytest.mark.slow
+def test_a_divided_trial_of_folds_alone_takes_all_of_its_record_from_its_parts(
+    tmp_path: Path, data: TensorData
+) -> None:
+    spec = study(n_trials=1)
+    spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"whole": False})})
+    records = run(spec, tmp_path / "parts", Scattered(data, seed=1, lost=0.1))
+    assert records[0].of == "folds"
+    assert found(records, tmp_path / "parts") == undivided(spec, data, tmp_path / "whole")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [11, 23])
 def test_a_driver_that_ends_with_parts_half_done_goes_on_as_if_it_had_not(
     tmp_path: Path, data: TensorData, whole: list[object], every: int
