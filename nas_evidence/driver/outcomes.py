@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nas_evidence.maths.pareto import Point, is_matched, on_front
 from nas_evidence.proposing.proposer import ProposalResult
-from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.record import WHOLE_IDS, TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
 from nas_evidence.storage.delivered import delivered_of
@@ -122,7 +122,8 @@ class KeptModels:
         in_race = self._standings.n_raced + self._study.n_finalists
         n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
         best = (*self._standings.first(n), *front)
-        return {i for standing in best for i in delivered_of(standing, self._study)}
+        kept = {i for standing in best for i in delivered_of(standing, self._study)}
+        return kept | {WHOLE_IDS + i for i in kept}
 
     def _remove(self, weights: Path) -> None:
         remove(self._folder.parent, f"{self._folder.name}/{weights.name}")

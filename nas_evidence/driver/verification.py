@@ -20,7 +20,7 @@ from nas_evidence.plumbing.sums import wrong_sums
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.plumbing.user_error import StudyError
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import is_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage import COMPARISON
@@ -239,7 +239,7 @@ def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Finding]:
     ran = {
         trial_id // study.replicates: row.architecture
         for trial_id, row in sorted(finds.done.items())
-        if not is_race(trial_id)
+        if is_searched(trial_id)
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)

@@ -74,7 +74,12 @@ from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
-from nas_evidence.spec.divisions import division_of, kept_division, predicted_folds
+from nas_evidence.spec.divisions import (
+    division_of,
+    kept_division,
+    predicted_folds,
+    reported_division,
+)
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import CurvePoint, EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES, declared
@@ -413,7 +418,7 @@ def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
         update={
             "value": fmean(values),
             "per_datum": fmean(per_datum) if per_datum else None,
-            "standard_error": stdev(values) / math.sqrt(n) if per_datum and n > 1 else None,
+            "standard_error": stdev(values) / math.sqrt(n) if is_loss and n > 1 else None,
             "terms": tuple(Term(term=t, group=g, value=value) for (t, g), value in terms.items()),
             "note": "; ".join(filter(None, (first.note, said))) if is_loss else "",
             "seconds": sum(one.seconds for one in each),
@@ -479,7 +484,7 @@ class Folds(Scorer):
         self.unseen: Tensor | None = None
         self.only = 0
         #: The division whose networks stand for the trial, where it trains its folds alone.
-        self.reported = self.kept_of if self.kept_of in self.n_folds else self.scores[0]
+        self.reported = reported_division(plan, names, n)
 
     @property
     def alone(self) -> bool:

@@ -761,6 +761,11 @@ class StudySpec(Frozen):
             found.append(f'[pruning] rule = "{self.pruning.rule}"')
         return [*dict.fromkeys(found), *["curves = true"] * self.curves]
 
+    @property
+    def trains_whole(self) -> bool:
+        """Return whether each trial trains a network of all rows."""
+        return self.plan.whole is not False
+
     def with_whole(self) -> "StudySpec":
         """Return it with the decision whether each trial trains a network of all rows."""
         if self.plan.whole is not None:
@@ -908,6 +913,10 @@ class Assignment(Frozen):
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
+    #: Of the network of all rows of a trial that has trained its folds alone: the factor on the
+    #: spread of predictions that they found, and the largest training loss that is no divergence.
+    spread_factor: float | None = None
+    largest_loss: float | None = None
     seed: int
 
     @model_validator(mode="before")

@@ -33,7 +33,7 @@ def delivered_trials(tables: "StudyTables") -> list[int]:
     """
     study = tables.spec
     if "standings" not in vars(tables):  # not fitted yet
-        told = told_order(tables.folder, study, tables.rows)[: n_architectures(study)]
+        told = told_order(tables.folder, study, [*tables.rows, *tables.whole_rows])[: n_architectures(study)]
         if told:
             return [i for one in told for i in _delivered(one.trial_id, one.trial_ids, study)]
     return delivered_among(tables.standings, study)

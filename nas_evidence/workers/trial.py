@@ -333,7 +333,9 @@ class Trial:
                 self._checkpoint(network)  # which is its result
             elif self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
-                factor = next((one for one in factors if one is not None), 1.0)
+                factor = next(
+                    (one for one in factors if one is not None), given.spread_factor or 1.0
+                )
                 figures = {"spread_factor": factor}
                 if self.trains:
                     data = self.data
@@ -435,6 +437,12 @@ class Trial:
             self.evaluations = [Evaluation(epoch=epochs, estimate=e, of="folds") for e in found]
             if wrong := next((fold for fold in folds.of_trial if fold.diverged), None):
                 raise DivergedError(f"fold {wrong.number}: {wrong.failure}")
+        most = self.assignment.largest_loss
+        if most is not None and not (loss := network.curve[-1].train_nll_per_datum) <= most:
+            raise DivergedError(
+                f"the training loss is {loss:.6g} nats per datum, above {most:.6g}, that of the "
+                "trial's folds and their spread"
+            )
         self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
