@@ -16,7 +16,6 @@ file is results/claims/sentences.json; claims that are not named stay as they ar
     misranked   "does not rank well here", of a score whose true rho is known
     usual-rho   the usual rho of the default ranking, on the pools that chose nothing
     guessing    "no network predicts better than a guess", of networks that know nothing
-    ensemble    "gain: a +- b", random-feature ridge regressions
     quartiles   the interval warning on files that are sorted by their target
     estimate    "estimate +- error" as mean and standard deviation of its own draws
 """
@@ -49,7 +48,6 @@ from nas_evidence.maths.finalists import N_DRAWS, next_replicates, posterior_of
 from nas_evidence.maths.guessing import is_guessing
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.ranking import Floats, rank_statistics, resampling_plan
-from nas_evidence.maths.stacking import mixture, stacked
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.reporting.certainty import tied_with_first
 from nas_evidence.reporting.headline import _CLEARLY, USUAL_RHO
@@ -385,61 +383,6 @@ def guessing(studies: int) -> Iterator[Row]:
 # --- numbers
 
 
-def _ridges(n: int, k: int, slope: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return log densities of k random-feature ridge regressions, of folds and of fresh rows."""
-    fresh = 1500
-    x, w = rng.normal(size=(n + fresh, 5)), rng.normal(size=5)
-    y = x @ w + slope * np.abs(x[:, 0]) * x[:, 1] + rng.normal(size=n + fresh)
-    fold, held, new = rng.permutation(n) % 5, np.empty((n, k)), np.empty((fresh, k))
-
-    def fitted(phi: Floats, rows: Any, penalty: float) -> Callable[[Any], Floats]:
-        seen = phi[rows]
-        b = np.linalg.solve(seen.T @ seen + penalty * np.eye(seen.shape[1]), seen.T @ y[rows])
-        left = max(len(seen) - seen.shape[1], 5)
-        noise = math.sqrt(float(((y[rows] - seen @ b) ** 2).sum()) / left)
-        return lambda at: -0.5 * ((y[at] - phi[at] @ b) / noise) ** 2 - math.log(noise)
-
-    for j in range(k):
-        m = int(rng.integers(4, 33))
-        phi = np.c_[np.ones(len(x)), x, np.maximum(x @ rng.normal(size=(5, m)), 0)]
-        penalty = 10 ** rng.uniform(-2, 2)
-        for f in range(5):
-            held[fold == f, j] = fitted(phi, np.flatnonzero(fold != f), penalty)(
-                np.flatnonzero(fold == f)
-            )
-        new[:, j] = fitted(phi, np.arange(n), penalty)(np.arange(n, n + fresh))
-    top = np.argsort(-held.mean(0))[:3]
-    return held[:, top], new[:, top]
-
-
-def ensemble(studies: int) -> Iterator[Row]:
-    """Yield what is said and true of the gain of an ensemble of the best three."""
-    for n, k, slope in ((200, 24, 0.35), (100, 24, 0.6), (200, 8, 0.42), (800, 24, 1.0)):
-        old, new, true = [], [], []
-        for study in range(studies):
-            held, fresh = _ridges(n, k, slope, _seeded(f"ensemble {n} {k}", study))
-            found = stacked(held[None])
-            plain = found.gain + found.single - float(held[:, found.best].mean())
-            optimism = found.gain - plain
-            old.append((plain, math.sqrt(max(found.error**2 - optimism**2, 0.0))))
-            new.append((found.gain, found.error))
-            true.append(float((mixture(fresh, found.weights) - fresh[:, found.best]).mean()))
-        told = []
-        for pairs in (old, new):
-            said, error = np.array(pairs).T
-            above = np.array(true) > said + 1.96 * error
-            below = np.array(true) < said - 1.96 * error
-            told.append(
-                f"said {said.mean():.4f}; true above the interval in {100 * above.mean():.0f} %, "
-                f"below in {100 * below.mean():.0f} %"
-            )
-        yield _row(
-            f"gain: a ± b of the best 3 of {k} ({n} rows)", "export", "2.5 % on each side",
-            told[0], told[1], studies, f"true {np.mean(true):.4f}",
-            f"ensemble --studies {studies}",
-        )  # fmt: skip
-
-
 def quartiles(studies: int) -> Iterator[Row]:
     """Yield how often right intervals are warned of, if a file is sorted by its target."""
     for distinct in (1, 2, 3, 6):
@@ -492,7 +435,7 @@ def estimate(studies: int) -> Iterator[Row]:
 
 CLAIMS: dict[str, Callable[[int], Iterator[Row]]] = {
     "ties": ties, "new-seed": new_seed, "luck": luck, "gain": gain, "misranked": misranked,
-    "usual-rho": usual_rho, "guessing": guessing, "ensemble": ensemble, "quartiles": quartiles,
+    "usual-rho": usual_rho, "guessing": guessing, "quartiles": quartiles,
     "estimate": estimate,
 }  # fmt: skip
 

@@ -41,10 +41,6 @@ WORDS: Mapping[str, str] = {
     "not significantly different": "A 95 % interval of the difference holds 0.",
     "out-of-fold prediction": "The prediction of a row by a network trained on the other folds.",
     "overconfident": "Stating higher probabilities than the share that turns out right.",
-    "piecewise numbers": (
-        "Numbers with an encoding beside each: bins between quantiles, each with a feature that "
-        "is 0 below, 1 above, and rises in between."
-    ),
     "pool": "A set of networks trained once, on which scores are compared.",
     "prior precision": "1 / variance of the Gaussian prior of a tensor's weights: δ; Δ for all.",
     "ranking score": "The score that orders the architectures: `objective` of the study.",

@@ -51,11 +51,6 @@ _DECLARED = {
         + " or ".join(f"{kind.few:,} of {kind.targets}" for kind in TARGET_KINDS.values())
         + "."
     ],
-    (StudySpec, "deliver"): [
-        f'"auto" of {kind.targets}: `{kind.of_rows}` for tables and vectors, `{kind.of_images}` '
-        "for images."
-        for kind in TARGET_KINDS.values()
-    ],
     (StudySpec, "metric"): [
         f"Of {kind.targets}: {', '.join(kind.metrics)}." for kind in TARGET_KINDS.values()
     ],
@@ -68,12 +63,6 @@ PARAMETERS: Mapping[tuple[str, str], str] = {
     ("mlp", "depth"): "Hidden layers.",
     ("mlp", "width"): "Units of each hidden layer.",
     ("mlp", "shape"): '"taper" is 1024, 512, 256, 128 units, regardless of depth and width.',
-    (
-        "mlp",
-        "numbers",
-    ): '"piecewise" keeps each number and adds its piecewise-linear encoding by up '
-    "to 8 bins between quantiles of the training rows; for tables and vectors.",
-    ("linear", "numbers"): "As of an mlp; the map is piecewise linear in each number then.",
     ("cnn", "depth"): "Convolutions.",
     ("cnn", "width"): "Channels of the first convolution; each further one has twice as many.",
     ("resnet", "depth"): "Layers: 6 n + 2, with n blocks in each of three stages.",
@@ -101,7 +90,6 @@ curves = true                     # the report shows from which epoch on the sco
         """\
 finalists = 8                     # 0: no race
 metric = "f1"                     # in report and predict; ranks nothing
-deliver = "seeds"                 # all networks of the best architecture predict together
 """,
     ),
     "dataset": (
@@ -172,7 +160,6 @@ image_size = 32                   # resize all to 32 x 32
 depth = {low = 1, high = 4}
 width = {low = 8, high = 256, log = true}
 shape = {options = ["constant", "taper"]}
-numbers = ["plain", "piecewise"]  # the sampler chooses; for tables and vectors
 
 [family.cnn]
 depth = 3                         # fixed
@@ -183,7 +170,6 @@ depth = {low = 8, high = 20, step = 6}
 width = 16
 
 [family.linear]
-numbers = "piecewise"              # fixed: piecewise linear in each number
 """,
     ),
     "plan": (

@@ -138,12 +138,10 @@ class EvidenceEstimator(_Estimator):
         callbacks: a list of `Watcher`s that are told what happens. Each estimator that `clone`
             makes, as in a grid search, has copies of its own.
         progress: whether `fit` prints; by default on a terminal and in a notebook.
-        single: predict by one network, where several would predict together.
 
-    Attributes after `fit`: `predictor_`, what the study delivers; `study_`, the study in its
-    folder; `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as
-    bytes, but not the folder of the study: a temporary one goes with the estimator that was
-    fitted.
+    Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
+    `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
+    not the folder of the study: a temporary one goes with the estimator that was fitted.
     """
 
     _kind: ClassVar[TargetKind]
@@ -159,7 +157,6 @@ class EvidenceEstimator(_Estimator):
     families: Sequence[Any] | str | None = None
     callbacks: Sequence[Watcher] | None = None
     progress: bool | None = None
-    single: bool = False
 
     def __sklearn_tags__(self) -> Any:
         """Say that numbers may be missing."""
@@ -205,7 +202,6 @@ class EvidenceEstimator(_Estimator):
                 settings={**(self.settings or {}), "seed": _seed(self.random_state)},
                 time_limit=self.time_limit,
                 metric=self.metric,
-                single=self.single,
                 out=out,
                 workers=self.workers,
                 allow_code=self.allow_code,

@@ -62,8 +62,8 @@ def study_at(
         instead = f" Predict by {alone}, one of its networks." if alone.is_dir() else ""
         raise UserError(
             "trial-of-an-export",
-            f"trial_id (--trial), top and single (--single) choose among the trials of a study, "
-            f"but {place} is an export.{instead}",
+            f"trial_id (--trial) and top choose among the trials of a study, but {place} is an "
+            f"export.{instead}",
         )
     return None
 
@@ -75,7 +75,6 @@ def predict(
     *,
     trial_id: int | None = None,
     top: int | None = None,
-    single: bool = False,
     ood: Any = None,
     data_root: str | Path | None = None,
     allow_code: bool = False,
@@ -88,9 +87,7 @@ def predict(
         place: a study, its folder or the URI of its store, or an export folder.
         data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
         trial_id: of one network of the study, that of this trial.
-        top: of an ensemble of so many best networks of the study, with stacked weights.
-        single: of the one network that represents the best architecture, where the study delivers
-            several together.
+        top: of an ensemble of so many best networks of the study, with equal weights.
         ood: out-of-distribution data, for the metric `ood_auroc`: how well the network tells
             them apart.
         data_root: folder of the named data sets.
@@ -107,12 +104,12 @@ def predict(
         found.rows.to_frame()  # a DataFrame, one row each
         found.metrics["accuracy"]
     """
-    trial_id, top = check_one(trial_id, top, single=single)
+    trial_id, top = check_one(trial_id, top)
     if isinstance(place, Study):
         study: Study | None = place
     else:
         study = study_at(
-            place, chosen=(trial_id, top, single) != (None, None, False), data_root=data_root,
+            place, chosen=(trial_id, top) != (None, None), data_root=data_root,
             allow_code=allow_code,
         )  # fmt: skip
 
@@ -120,7 +117,7 @@ def predict(
     from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
 
     if study is not None:
-        predictor = study.predictor(trial_id, top=top, single=single)
+        predictor = study.predictor(trial_id, top=top)
     else:
         assert not isinstance(place, Study)
         try:

@@ -27,11 +27,10 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
-    NUMBERS,
-    PLAIN,
     ArchitectureSpec,
     Assignment,
     StudySpec,
+    is_plain,
 )
 from nas_evidence.workers.executor import Lost, Watcher
 
@@ -143,21 +142,17 @@ def size_text(architecture: ArchitectureSpec) -> str:
 
     >>> size_text(ArchitectureSpec(family="own:Net", values={"width": 8, "rate": 0.25}))
     '8, rate 0.25'
-    >>> size_text(ArchitectureSpec(family="mlp", values={"width": 8, "numbers": "piecewise"}))
-    '8, piecewise numbers'
     """
-    values = dict(architecture.values)
-    encoding = ""
-    if architecture.family in FAMILY_PARAMETERS:
-        if (numbers := values.pop(NUMBERS, PLAIN)) != PLAIN:
-            encoding = f"{numbers} {NUMBERS}"
+    family = architecture.family
+    values = {k: v for k, v in architecture.values.items() if not is_plain(family, k, v)}
+    if family in FAMILY_PARAMETERS:
         shape = str(values.pop("shape", "constant"))
         if shape != "constant":  # whatever depth and width
-            return ", ".join(filter(None, (shape, encoding)))
+            return shape
     size = [values.pop(name) for name in ("width", "depth") if name in values]
     first = "/".join(map(value_text, size))
     others = (f"{name} {value_text(value)}" for name, value in values.items())
-    return ", ".join(filter(None, (first, *others, encoding))) or "-"
+    return ", ".join(filter(None, (first, *others))) or "-"
 
 
 @dataclass

@@ -119,9 +119,6 @@ def refitted(
     code = study._code
     with code.in_use(), run.at(store):
         spec, source = begun(store.folder, spec, source, run)
-        if seeds > 1 and spec.deliver != "single":
-            best = "best architecture" if spec.deliver == "seeds" else "best architectures"
-            audience.read((f"deliver: all networks of the {best} predict together",))
         if not run.only_checks:
             keep_how_read(store.folder, how)
             keep_origin(store.folder, origin)
@@ -132,8 +129,7 @@ def _trials(
     study: Any, tables: "StudyTables", trial_id: int | None, top: int | None
 ) -> Sequence[int]:
     """Return the trials that represent the architectures to train again, the best first."""
-    from nas_evidence.exporting.ensemble import best_trials
-    from nas_evidence.exporting.folder import trial_to_export
+    from nas_evidence.exporting.folder import best_trials, trial_to_export
 
     if trial_id is not None:
         return [trial_to_export(tables, trial_id)]

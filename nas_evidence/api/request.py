@@ -88,7 +88,6 @@ def overrides_of(options: Mapping[str, Any]) -> list[Override]:
     """Return which keys of a study file the options replace; what comes later wins."""
     named = {key: options.get(name) for name, key in keys_of_options().items()}
     given = {key: value for key, value in named.items() if value is not None}
-    given |= {"deliver": "single"} if options.get("single") else {}
     preset = preset_keys(options.get("preset"))
     return [*as_overrides(preset), *as_overrides(options.get("settings")), *as_overrides(given)]
 
@@ -111,10 +110,8 @@ def whole(name: str, value: Any) -> int | None:
         ) from None
 
 
-def check_one(
-    trial_id: int | None, top: int | None, *, single: bool = False
-) -> tuple[int | None, int | None]:
-    """Check that only one of a trial, an ensemble and the single best network is asked for.
+def check_one(trial_id: int | None, top: int | None) -> tuple[int | None, int | None]:
+    """Check that not both a trial and an ensemble are asked for.
 
     Returns:
         The trial and the size of the ensemble as numbers of Python.
@@ -123,11 +120,6 @@ def check_one(
     if trial_id is not None and top is not None:
         raise UserError(
             "option-trial-and-top", f"give trial_id={trial_id} (--trial) or top={top}, not both."
-        )
-    if single and (trial_id, top) != (None, None):
-        other = f"trial_id={trial_id} (--trial)" if top is None else f"top={top}"
-        raise UserError(
-            "option-single-and-other", f"give single=True (--single) or {other}, not both."
         )
     return trial_id, top
 

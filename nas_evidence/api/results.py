@@ -410,81 +410,57 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
-        single: bool = False,
         **options: Unpack[PredictOptions],
     ) -> "Prediction":
-        """Return predictions with uncertainty by what the study delivers, or by others of it.
-
-        That is one network, or several that predict together with equal weights: see the key
-        `deliver`.
+        """Return predictions with uncertainty by the best network, or by others of the study.
 
         Args:
             data: a DataFrame, dict of columns, list of rows, array, tensor, or the path of a
                 table, .npz file or image folder.
             trial_id: of one network, that of this trial.
-            top: of an ensemble of so many best networks, with stacked weights.
-            single: of the one network that represents the best architecture.
+            top: of so many best networks, with equal weights.
             options: see `nas_evidence.api.shared_options.PredictOptions`.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id, top=top, single=single).predict(data, **options)
+        return self.predictor(trial_id, top=top).predict(data, **options)
 
-    def predictor(
-        self, trial_id: int | None = None, *, top: int | None = None, single: bool = False
-    ) -> "Predictor":
-        """Return what the study delivers, one network, or an ensemble; exported if need be.
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, another one, or several together; exported if need be.
 
         Arguments as of `predict`.
 
         Example:
-            study.predictor(top=3).predict(new).mean  # the ensemble of the three best
+            study.predictor(top=3).predict(new).mean  # the three best together
         """
         from nas_evidence.exporting.predictor import Predictor
 
-        trial_id, top = check_one(trial_id, top, single=single)
-        if top is not None:
-            return Predictor.load(self._ensemble(top))
-        trial_id = self._one(trial_id, single=single)
-        if trial_id not in self._predictors:
-            folder, there = self._export_of(trial_id)
-            if not there:
-                self.export(folder, trial_id=trial_id)
-            self._predictors[trial_id] = Predictor.load(folder)
-        return self._predictors[trial_id]
-
-    @property
-    def delivered(self) -> list[int]:
-        """The trials whose networks predict, first the one that represents the best architecture.
-
-        Several predict together, with equal weights; see the key `deliver`.
-
-        Raises:
-            ValueError: while no trial is complete, or if none has a finite score.
-        """
-        from nas_evidence.storage.delivered import delivered_trials
-
-        # `best` refuses a study without one.
-        return delivered_trials(self._tables()) or [self.best.trial_id]
-
-    def _one(self, trial_id: int | None, *, single: bool) -> int | None:
-        """Return the one trial that is asked for, None for what the study delivers."""
-        return self.best.trial_id if single and len(self.delivered) > 1 else trial_id
+        trial_id, top = check_one(trial_id, top)
+        if top is None and trial_id in self._predictors:
+            return self._predictors[trial_id]
+        folder, there = self._export_of(trial_id, top)
+        if not there:
+            self.export(folder if top is None else None, trial_id=trial_id, top=top)
+        found = Predictor.load(folder)
+        if top is None:
+            self._predictors[trial_id] = found
+        return found
 
     def is_exported(self, trial_id: int | None = None) -> bool:
         """Return whether the sound export of a trial is in the folder `export` of the study.
 
-        By default that of what the study delivers.
+        By default that of the best network.
         """
-        from nas_evidence.exporting.soundness import is_ensemble_of
+        return self._holds(
+            self.folder / "export", self._best_id() if trial_id is None else trial_id
+        )
 
-        now = self.delivered if trial_id is None else [trial_id]
-        place = self.folder / "export"
-        if len(now) == 1:
-            return self._holds(place, now[0])
-        metric, known = self.spec.metric, self._conditions(now)
-        return is_ensemble_of(place, now, known, kind="mixture", metric=metric)
+    def _best_id(self) -> int:
+        from nas_evidence.storage.told_order import best_trial
+
+        found = best_trial(self._tables())
+        return self.best.trial_id if found is None else found  # `best` refuses a study without one
 
     def _holds(self, folder: Path, trial_id: int) -> bool:
         from nas_evidence.exporting.soundness import is_export_of
@@ -492,11 +468,18 @@ class Study:
         conditions = self._tables().conditions(trial_id)
         return is_export_of(folder, trial_id, self.spec.metric, conditions=conditions)
 
-    def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
-        """Return where the export of what is delivered or of a trial is, and if it is there."""
-        folder, there = self.folder / "export", self.is_exported(trial_id)
-        if there or trial_id is None:
-            return folder, there
+    def _export_of(self, trial_id: int | None, top: int | None = None) -> tuple[Path, bool]:
+        """Return where the export of the best network or of others is, and if it is there."""
+        folder = self.folder / "export"
+        if top is not None:
+            from nas_evidence.exporting.folder import best_trials
+            from nas_evidence.exporting.soundness import is_ensemble_of
+
+            now, own = best_trials(self._tables(), top), folder.with_name(f"export-top-{top}")
+            known = {self._tables().conditions(one) for one in now}
+            return own, is_ensemble_of(own, now, known, self.spec.metric)
+        if self.is_exported(trial_id) or trial_id is None:
+            return folder, self.is_exported(trial_id)
         own = folder.with_name(f"export-{trial_id}")
         return own, self._holds(own, trial_id)
 
@@ -507,7 +490,6 @@ class Study:
         method: Literal["probit", "mc", "map"] | None = None,
         trial_id: int | None = None,
         top: int | None = None,
-        single: bool = False,
     ) -> "np.ndarray":
         """Return class probabilities [n, C] in the order of the sorted classes; see `predict`.
 
@@ -517,7 +499,7 @@ class Study:
         Example:
             study.predict_proba(new)[:, 1]  # of two classes the probability of the second
         """
-        predictor = self.predictor(trial_id, top=top, single=single)
+        predictor = self.predictor(trial_id, top=top)
         return predictor.predict_proba(data, method=method)
 
     @with_options(JudgeOptions)
@@ -528,7 +510,6 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
-        single: bool = False,
         **options: Unpack[JudgeOptions],
     ) -> "Metrics":
         """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
@@ -539,8 +520,7 @@ class Study:
             data: as for `predict`, with the target column; or inputs, and the targets as `y`.
             y: true labels or targets [n].
             trial_id: of one network, that of this trial.
-            top: of an ensemble of so many best networks, with stacked weights.
-            single: of the one network that represents the best architecture.
+            top: of so many best networks, with equal weights.
             options: see `nas_evidence.api.shared_options.JudgeOptions`.
 
         Raises:
@@ -549,7 +529,7 @@ class Study:
         Example:
             study.evaluate("labelled.csv")["accuracy"]
         """
-        predictor = self.predictor(trial_id, top=top, single=single)
+        predictor = self.predictor(trial_id, top=top)
         given = predictor.given(data, y)
         for doubt in given.warnings:
             warnings.warn(doubt, UserWarning, stacklevel=3)
@@ -664,7 +644,6 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
-        single: bool = False,
         pt2: bool = False,
         onnx: bool = False,
         raw: bool = False,
@@ -672,13 +651,10 @@ class Study:
         track: str | None = None,
         force: bool = False,
     ) -> Path:
-        """Write what the study delivers, one network or an ensemble; return the folder.
+        """Write the best network, or others of the study; return the folder.
 
-        That is one network, or several that predict together with equal weights: see the key
-        `deliver`. `single` is of the one network that represents the best architecture,
-        `trial_id` of another one, and `top` of an ensemble of so many architectures with stacked
-        weights. Several networks have `ensemble.json` with their weights, and if these are stacked
-        with what they gain over the best member in nats per datum.
+        `trial_id` is of another network, and `top` of those of so many best architectures, which
+        predict together with equal weights; `ensemble.json` says of which.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
         that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
@@ -693,20 +669,23 @@ class Study:
                 for a folder with files of other origin.
         """
         from nas_evidence.api.trackers import keep_export
-        from nas_evidence.exporting.ensemble import export_ensemble, export_mixture
-        from nas_evidence.exporting.folder import export_winner
-        from nas_evidence.exporting.soundness import conditions_in, is_replaceable
-        from nas_evidence.storage.delivered import delivered_trials
+        from nas_evidence.exporting.folder import export_ensemble, export_winner
+        from nas_evidence.exporting.soundness import (
+            conditions_in,
+            is_of_other_kind,
+            is_replaceable,
+        )
         from nas_evidence.storage.set_aside import set_aside
 
-        trial_id, top = check_one(trial_id, top, single=single)
+        trial_id, top = check_one(trial_id, top)
         if trial_id is None and self._unfinished():
             _ = self.best  # says what goes on
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         known = {*self._tables().trials["content_hash"]}
-        is_of_another = folder.absolute().parent == self.folder and bool(
-            conditions_in(folder) - known
+        is_of_another = folder.absolute().parent == self.folder and (
+            bool(conditions_in(folder) - known)
+            or is_of_other_kind(folder, several=top is not None)
         )
         if is_of_another or (to is None and not is_replaceable(folder)):
             set_aside(self.folder, folder.name)
@@ -714,8 +693,6 @@ class Study:
         how: Any = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license, "force": force}
         if top is not None:
             export_ensemble(*given, top=top, **how)
-        elif trial_id is None and not single and len(delivered_trials(self._tables())) > 1:
-            export_mixture(*given, **how)
         else:
             export_winner(*given, trial_id=trial_id, **how)
         if track is not None:
@@ -731,7 +708,7 @@ class Study:
         The milliseconds are those of predictions of up to 256 rows, here and now.
 
         Args:
-            export: its folder; by default that of what the study delivers.
+            export: its folder; by default that of the best network.
 
         Example:
             study.cost()["bytes"]
@@ -799,7 +776,6 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
-        single: bool = False,
     ) -> str:
         """Say how long report and export will take, and where; "" if no more than a minute.
 
@@ -809,8 +785,7 @@ class Study:
         Args:
             parts: what is wanted; "predict" is of the export that predictions need.
             trial_id: of one network, that of this trial.
-            top: of an ensemble of so many best networks.
-            single: of the one network that represents the best architecture.
+            top: of so many best networks together.
 
         Example:
             study.forecast(["export"])  # "about 25 min on the CPU, mostly the posterior of ..."
@@ -820,53 +795,21 @@ class Study:
         tables = self._tables()
         left = [part for part in parts if part != "report" or not is_compared(tables)]
         try:
-            trial_id = self._one(trial_id, single=single)
-            if "predict" in left and self._predicts(trial_id, top):
+            if "predict" in left and self._export_of(trial_id, top)[1]:
                 left.remove("predict")
             if not left:
                 return ""
 
             # Only now, since they import torch, which takes seconds.
-            from nas_evidence.exporting.ensemble import best_trials
-            from nas_evidence.exporting.folder import trial_to_export
+            from nas_evidence.exporting.folder import best_trials, trial_to_export
             from nas_evidence.exporting.forecast import forecast_of
-            from nas_evidence.storage.delivered import delivered_trials
 
-            if top is not None:
-                chosen = best_trials(tables, top)
-            elif trial_id is not None:
-                chosen = [trial_to_export(tables, trial_id)]
-            else:
-                chosen = delivered_trials(tables)
-            given = (tables, self.arrays(), chosen, left)
-            return forecast_of(*given, stacked=top is not None).sentence
+            one = [trial_to_export(tables, trial_id)] if top is None else []
+            chosen = one or best_trials(tables, top or 0)
+            return forecast_of(tables, self.arrays(), chosen, left).sentence
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
             _LOG.info("no_forecast error=%r", error)
             return ""
-
-    def _predicts(self, trial_id: int | None, top: int | None) -> bool:
-        """Return whether the export that predicts is there."""
-        from nas_evidence.exporting.ensemble import best_trials
-        from nas_evidence.exporting.soundness import is_ensemble_of
-
-        if top is None:
-            return self._export_of(trial_id)[1]
-        now = best_trials(self._tables(), top)
-        return is_ensemble_of(self.folder / f"export-top-{top}", now, self._conditions(now))
-
-    def _ensemble(self, top: int) -> Path:
-        """Return the folder of an ensemble of the best networks as they are now."""
-        from nas_evidence.exporting.ensemble import best_trials
-        from nas_evidence.exporting.soundness import is_ensemble_of
-
-        now = best_trials(self._tables(), top)
-        folder = self.folder / f"export-top-{top}"
-        if is_ensemble_of(folder, now, self._conditions(now)):
-            return folder
-        return self.export(top=top)
-
-    def _conditions(self, trials: Iterable[int]) -> set[str]:
-        return {self._tables().conditions(trial_id) for trial_id in trials}
 
     def arrays(self) -> "ArrayData":
         """Return the data of the study as they are loaded for a search."""

@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -256,9 +256,9 @@ def begun(
 
     Where `run` only checks, nothing is written.
 
-    `epochs`, `every`, `rank_by` and `deliver` of "auto" are decided here: as stored, or for the
-    data. The data of a study that goes on are read from its folder, and checked; those of a new
-    one are at hand.
+    `epochs`, `every` and `rank_by` of "auto" are decided here: as stored, or for the data. The
+    data of a study that goes on are read from its folder, and checked; those of a new one are at
+    hand.
 
     Raises:
         ValueError: if the folder holds another study, or one of other data, or if a new study
@@ -295,11 +295,8 @@ def begun(
     spec = spec.model_copy(update={"plan": plan})
     if old is None:
         spec = spec.with_order(n_rows)
-        if spec.deliver == "auto":
-            spec = spec.with_delivered(images=_are_images(spec, data))
-    else:
-        open_keys = [key for key in ("rank_by", "deliver") if getattr(spec, key) == "auto"]
-        spec = spec.model_copy(update={key: getattr(old, key) for key in open_keys})
+    elif spec.rank_by == "auto":
+        spec = spec.model_copy(update={"rank_by": old.rank_by})
     if run.only_checks:
         return agreed(folder, spec), data
     stored = open_study(folder, spec, steal=run.steal)
@@ -308,15 +305,6 @@ def begun(
             set_aside(folder, name)
         source.write(folder)
     return stored, data
-
-
-def _are_images(spec: StudySpec, data: "Source") -> bool:
-    """Return whether the inputs are images, if what is delivered depends on it."""
-    kind = spec.plan.declared.kind
-    if kind.of_rows != kind.of_images:
-        with suppress(ValueError, OSError):  # that data are missing is said when trials need them
-            return len(data.arrays(seed=spec.seed).input_shape) > 1
-    return True
 
 
 def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
@@ -720,8 +708,7 @@ def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec)
 
     width = spec.plan.head_width(arrays.n_outputs)
     try:
-        shape, columns = arrays.input_shape, arrays.columns
-        return cost_of(architecture, shape, width, spec.plan, (), columns=columns).flops
+        return cost_of(architecture, arrays.input_shape, width, spec.plan, ()).flops
     except Exception as error:
         _LOG.warning("no_flops architecture=%s error=%r", architecture, error)
         return 0.0

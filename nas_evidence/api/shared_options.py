@@ -55,8 +55,6 @@ class AskedOptions(TypedDict, total=False):
     metric: Annotated[str | None, Meant(
         "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
         key="metric")]
-    single: Annotated[bool, Meant(
-        "One network, where several would predict together.", default=False)]
     settings: Annotated[Settings | None, Meant(
         'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE",
         more='Here a mapping: {"plan.epochs": 50}; scores may be objects or functions.')]

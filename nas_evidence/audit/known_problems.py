@@ -11,7 +11,6 @@ they must have.
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
@@ -23,8 +22,6 @@ from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.functional_call import functional_call
-from nas_evidence.maths.piecewise import bins_of
-from nas_evidence.models.number_layers import Piecewise
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
@@ -80,56 +77,22 @@ def linear_problem(
     return _regression(name, x, phi @ w + noise_std * noise, noise_std, power)
 
 
-def binned_problem(name: str, seed: int, *, n_data: int, n_features: int) -> KnownProblem:
-    """Return linear regression on piecewise-linear encodings of numbers, at its mode.
-
-    The truth is in closed form on the encoded matrix, made here by equation 1 of the paper.
-    """
-    generator = torch.Generator().manual_seed(derive_seed(seed, name))
-    x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
-    found = bins_of(x.float().numpy(), np.ones(n_features, dtype=bool))
-    layer = Piecewise(len(found)).double()
-    layer.load_state_dict({key: torch.from_numpy(value) for key, value in vars(found).items()})
-    low, high, mean, std = (
-        one.astype(np.float64) for one in (found.low, found.high, found.mean, found.std)
-    )
-    ramps = np.clip((x.numpy()[:, found.column] - low) / (high - low), 0, 1)
-    features = torch.cat([x, torch.from_numpy((ramps - mean) / std)], 1)
-    y = x.abs().sum(1, keepdim=True)
-    y = y + NOISE_STD * torch.randn(y.shape, dtype=torch.float64, generator=generator)
-    return _regression(name, features, y, NOISE_STD, 1.0, (layer, x))
-
-
 def early_half(problem: KnownProblem) -> KnownProblem:
     """Return the linear regression on the first half of the data, at its own mode."""
-    n = len(problem.x) // 2
-    x, layer = problem.x[:n], None
-    if isinstance(problem.model, nn.Sequential):
-        layer = problem.model[0], x
-        x = problem.model[0](x)
-    scale = problem.likelihood.scale
-    return _regression(problem.name, x, problem.y[:n], scale, problem.power, layer)
+    n, scale = len(problem.x) // 2, problem.likelihood.scale
+    return _regression(problem.name, problem.x[:n], problem.y[:n], scale, problem.power)
 
 
-def _regression(
-    name: str,
-    features: Tensor,
-    y: Tensor,
-    noise_std: float,
-    power: float,
-    encoded: tuple[nn.Module, Tensor] | None = None,
-) -> KnownProblem:
-    """Return the problem of a linear map on features, or on a fixed layer of other inputs."""
+def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float) -> KnownProblem:
+    """Return the problem of a linear map."""
     precision = torch.tensor([1.0, 4.0], dtype=torch.float64)  # of weight and bias
-    phi = torch.cat([features, torch.ones_like(features[:, :1])], 1)
-    each = precision[[0] * features.shape[1] + [1]]
+    phi = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    each = precision[[0] * x.shape[1] + [1]]
     mode = mode_of_linear(phi, y, prior_precision=each, noise_std=noise_std / power**0.5)
-    head = nn.Linear(features.shape[1], y.shape[1]).double()
+    model = nn.Linear(x.shape[1], y.shape[1]).double()
     with torch.no_grad():
-        head.weight.copy_(mode[:-1].T)
-        head.bias.copy_(mode[-1])
-    layer, x = encoded or (None, features)
-    model = head if layer is None else nn.Sequential(layer, head)
+        model.weight.copy_(mode[:-1].T)
+        model.bias.copy_(mode[-1])
     truth = tempered_evidence(phi, y, prior_precision=each, noise_std=noise_std, power=power)
     return KnownProblem(name, model, x, y, Gaussian(noise_std), precision, truth, power=power)
 

@@ -8,7 +8,6 @@
     noise-2      mean and noise of a datum  evidence, and density of one half of the data given
                                             the other, by quadrature
     linear-noise regression, noise 0.01     as linear-*, where quadrature over temperatures fails
-    linear-bins  regression on the piecewise-linear encoding of two numbers, as linear-*
     *-power      the likelihood to the 0.3  as linear-*, and logistic-2
 
 A row has a value, the true log evidence if there is one, and the interval that must contain the
@@ -30,7 +29,6 @@ from torch import nn
 from nas_evidence.audit.known_problems import (
     NOISE_STD,
     KnownProblem,
-    binned_problem,
     definition,
     early_half,
     ladder_problem,
@@ -137,7 +135,7 @@ def estimators_in(problem: str) -> set[str]:
         found.add(_CONDITIONAL)
     if problem.startswith("linear"):
         found.add(SOTL)
-    if problem.endswith(("power", "bins")):
+    if problem.endswith("power"):
         found -= {*SAMPLED, SOTL}
     if problem.startswith("noise"):
         found -= set(OF_ONE_NOISE)
@@ -233,14 +231,6 @@ def _linear(
     return [*found, sotl_row(problem, seed)] if power == 1 else found
 
 
-def _bins(seed: int) -> list[AuditRow]:
-    """The sampling scores see any network as a function of its parameters, and have no row."""
-    problem = binned_problem("linear-bins", seed, n_data=40, n_features=2)
-    half = early_half(problem)
-    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    return [*laplace_rows(problem, seed), conditional_row(problem, half, "closed form", slack)]
-
-
 def _noise(seed: int) -> list[AuditRow]:
     problem, half = noise_problem("noise-2", seed), noise_problem("noise-2", seed, 12)
     row = conditional_row(problem, half, "Laplace over the noise alone", _LAPLACE_OF_NOISE)
@@ -265,7 +255,6 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "linear-12": partial(_linear, "linear-12", 40, 5, 2),
     "linear-63": partial(_linear, "linear-63", 60, 20, 3),
     "linear-noise": partial(_linear, "linear-noise", 12, 2, 1, noise=0.01),
-    "linear-bins": _bins,
     "linear-power": partial(_linear, "linear-power", 40, 5, 2, power=_POWER),
     "logistic-2": lambda seed: exact_rows(logistic_problem("logistic-2", seed), seed),
     "logistic-power": lambda seed: exact_rows(

@@ -98,9 +98,7 @@ class Comparison(Frozen):
 
     on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
-    trials     whose networks predict together, as the study delivers them; empty for one network
-    seeds      networks of the winner's architecture over which metrics and differences are means;
-               of networks that predict together 1, since their mixture is judged
+    seeds      networks of the winner's architecture over which metrics and differences are means
     chosen_among  architectures among which these rows chose the winner; 1 for test rows
     corrected  whether metrics and differences are free of that choice, see
                `exporting/candidates.py`; None where an earlier version did not say
@@ -127,7 +125,6 @@ class Comparison(Frozen):
     task: Stored
     on: Literal["test", "folds"]
     n: int
-    trials: tuple[int, ...] = ()
     seeds: int = 1
     chosen_among: int = 1
     corrected: bool | None = None
@@ -154,11 +151,6 @@ class Comparison(Frozen):
         """The kind of target."""
         return stored_kind(self.task)
 
-    @property
-    def judged(self) -> list[int]:
-        """The trials whose networks are judged, first the one that represents them."""
-        return list(self.trials or (self.trial_id,))
-
 
 def is_free_of_choice(one: Comparison) -> bool:
     """Return whether a comparison does not owe anything to the choice of the winner."""
@@ -175,6 +167,9 @@ def read_comparison(folder: Path) -> Comparison | None:
     """Return the comparison of a study; None if there is none, or it is not as written."""
     path = folder / COMPARISON
     try:
-        return Comparison.model_validate(read_sealed_json(path.read_bytes(), path))
+        found = read_sealed_json(path.read_bytes(), path)
+        if found.pop("trials", ()):  # of earlier versions: of several networks together
+            return None
+        return Comparison.model_validate(found)
     except (OSError, DamagedError, ValidationError):
         return None

@@ -7,9 +7,7 @@
 The folds are those of `conditional_evidence`, in a study without it of `two_fold`; each is
 predicted by what was fitted on the others. The densities are those of the predictions as they are,
 as on test rows; cross-validation itself marginalises their scale, which hides overconfidence.
-Several seeds count, the latest first, because the first was chosen by its score. Where the study
-delivers several networks together, l_si is the log density of their mixture, each row by the folds
-that have not seen it, and m_si is of the folds of seed s.
+Several seeds count, the latest first, because the first was chosen by its score.
 
 The rows chose the architecture, and more seeds do not undo that: the luck is of the rows. So b,
 its interval and the metrics are those of bias-corrected cross-validation
@@ -27,7 +25,7 @@ of all data, not of a part, are used afterwards.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -47,7 +45,6 @@ from nas_evidence.baselines.models import (
 )
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.candidates import Candidates, factor_of, n_seeds
-from nas_evidence.exporting.mixture import held_out_together
 from nas_evidence.exporting.predicted import Prediction, mean_metrics
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.bias_corrected import chosen, interval_of
@@ -82,7 +79,6 @@ def judged_on_folds(
     stored: Callable[[int], Winner | None],
     *,
     chosen_among: int = 1,
-    together: Sequence[Winner] = (),
     candidates: Candidates | None = None,
 ) -> Iterator[Comparison]:
     """Yield the comparison on the folds, see `growing`; nothing if the winner has no such score.
@@ -94,14 +90,11 @@ def judged_on_folds(
         evidence: the table of evidence.
         stored: returns a trial whose weights were kept, else None.
         chosen_among: architectures that rank.
-        together: the networks whose mixture the study delivers; empty for one network.
         candidates: these, the winner first, if all their predictions are kept.
     """
     seeds = list(_seeds(trial_id, arrays, trials, evidence, stored))
     if not seeds:
         return
-    if together:
-        seeds = _of_mixture(seeds, together, arrays)
     by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
     y = arrays.y_train[rows]
@@ -111,7 +104,7 @@ def judged_on_folds(
         candidates = None
     factor = factor_of(arrays, seeds[0].assignment)
     metrics = (
-        mean_metrics(found[:1] if together else found, y)
+        mean_metrics(found, y)
         if kept
         else _mean_values([(seed.value, seed.accuracy) for seed in seeds], arrays)
     )
@@ -121,7 +114,7 @@ def judged_on_folds(
         task=arrays.task,
         on="folds",
         n=len(y),
-        seeds=1 if together else len(seeds),
+        seeds=len(seeds),
         chosen_among=chosen_among,
         corrected=candidates is not None or chosen_among == 1,
         metrics=metrics if candidates is None else candidates.metrics,
@@ -217,15 +210,6 @@ def _seeds(
                 accuracy=float(hits.get(one, float("nan"))),
                 predicted=predicted if len(rows) == n else None,
             )
-
-
-def _of_mixture(
-    seeds: Sequence[_Seed], together: Sequence[Winner], arrays: ArrayData
-) -> list[_Seed]:
-    """Return the seeds, each with the predictions of the mixture of all networks."""
-    predicted, rows = held_out_together(together) or (None, ())
-    whole = len(rows) == int(rows_in_folds(arrays, seeds[0].assignment).sum())
-    return [replace(seed, predicted=predicted if whole else None) for seed in seeds]
 
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:

@@ -1,7 +1,7 @@
 """The winner and simple models on held-out test rows.
 
-The winner's predictions of the test rows are those of its export, `Predictor.predict`: of all
-networks that the study delivers together. Without a test split see `on_folds`.
+The winner's predictions of the test rows are those of its export, `Predictor.predict`. Without a
+test split see `on_folds`.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
 from nas_evidence.exporting.candidates import candidates_of
-from nas_evidence.exporting.mixture import load_delivered, predictor_together
+from nas_evidence.exporting.folder import predictor_of
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.metrics import named
@@ -42,12 +42,11 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         kept = (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
         return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
 
-    winners = load_delivered(tables, arrays)
-    together = winners if len(winners) > 1 else []
     tested = len(arrays.x_test) > 0
     of = tables.spec.plan.declared
     uncertain = tested and of.averaged
-    predictor = predictor_together(winners, tables.spec.metric, with_posterior=uncertain)
+    winner = load_winner(tables, arrays, chosen)
+    predictor = predictor_of([winner], tables.spec.metric, with_posterior=uncertain)
     if tested:
         inputs = cast(Array, arrays.x_test)  # sliced, so that a mapped file is read in parts
         predicted = predictor.predict(Given(inputs))
@@ -55,11 +54,9 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
     else:
         steps = judged_on_folds(
             chosen, arrays, tables.trials, tables.evidence, stored_trial,
-            chosen_among=len(tables.standings.first()), together=together,
-            candidates=candidates_of(tables, arrays, together=bool(together)),
+            chosen_among=len(tables.standings.first()), candidates=candidates_of(tables, arrays),
         )  # fmt: skip
     more = {
-        "trials": tuple(one.assignment.trial_id for one in together),
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],

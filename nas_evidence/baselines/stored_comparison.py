@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison, write_comparison
-from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.tables import StudyTables
+from nas_evidence.storage.told_order import best_trial
 
 if TYPE_CHECKING:  # imports the data readers
     from nas_evidence.data import ArrayData
@@ -64,5 +64,5 @@ def _is_present(stored: Comparison, tables: StudyTables) -> bool:
     importance, metric = stored.importance, tables.spec.metric
     if stored.lacks or (stored.on == "folds" and stored.corrected is None):
         return False
-    same = stored.judged == delivered_trials(tables)
+    same = stored.trial_id == best_trial(tables)
     return same and (importance is None or importance.asked == metric)

@@ -90,6 +90,9 @@ def _main() -> None:
             raise UserError(
                 "verb-moved", f"there is no verb {sys.argv[1]!r}; use `nas-evidence {successor}`."
             )
+        if "--single" in sys.argv:
+            why = "`--single` is no longer an option: one network predicts without it."
+            raise UserError("option-gone", why)
         code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             _say_interrupted()

@@ -93,7 +93,7 @@ OPTIONS: dict[str, Any] = {
     "trial_id": Annotated[int | None, typer.Option(
         flag_of("trial_id"), metavar="ID", help="This trial, not the best.")],
     "top": Annotated[int | None, typer.Option(
-        metavar="K", help="An ensemble of the K best, with stacked weights.")],
+        metavar="K", help="An ensemble of the K best, with equal weights.")],
     "pt2": Annotated[bool, typer.Option(
         "--pt2", help="Write model.pt2 too, a program for torch alone.")],
     "onnx": Annotated[bool, typer.Option(

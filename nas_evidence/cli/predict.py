@@ -82,8 +82,7 @@ def predict(
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.svg
     """
     trial_id, top = given.get("trial_id"), given.get("top")
-    single = given.get("single", False)
-    check_one(trial_id, top, single=single)
+    check_one(trial_id, top)
     probabilities = _probabilities(quantiles)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
@@ -94,7 +93,7 @@ def predict(
 
         _check_place("--reliability", reliability, ENDINGS, data, force=force)
         check_figure_file(reliability)
-    chosen = single or (trial_id, top) != (None, None)
+    chosen = (trial_id, top) != (None, None)
     study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:
         to = _beside(data, force=force)
@@ -102,7 +101,7 @@ def predict(
 
     if study is not None:
         say_flaws(study)
-        say_forecast(study, "predict", trial_id=trial_id, top=top, single=single)
+        say_forecast(study, "predict", trial_id=trial_id, top=top)
     predicted = nas_evidence.predict(
         study or place,
         data,

@@ -4,7 +4,7 @@ Each takes a study folder or the URI of a store; a report is written where the s
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -176,17 +176,14 @@ def export(
 ) -> None:
     """Export the best architecture, ready to use, after checking its stored evidence.
 
-    Several networks predict together, if the study delivers them so.
-
     Example: nas-evidence export runs/digits --to winner
     Example: nas-evidence export runs/digits --to five --top 5
     """
     chosen = {name: given.get(name) for name in ("trial_id", "top")}
-    single = given.get("single", False)
-    check_one(**chosen, single=single)
+    check_one(**chosen)
     study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
     say_flaws(study)
-    say_forecast(study, "export", **chosen, single=single)
+    say_forecast(study, "export", **chosen)
     folder = study.export(to, track=track, **given)
     say_export(folder, str(to))
     say_cost(study, folder)
@@ -291,16 +288,16 @@ def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
         out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
 
 
-def say_forecast(study: Study, *parts: Part, single: bool = False, **chosen: int | None) -> None:
+def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
     """Say how long report or export will take, if it is more than a minute, and how to stop."""
-    if said := study.forecast(parts, single=single, **chosen):
+    if said := study.forecast(parts, **chosen):
         *_, last = parts
         options = [
             word
             for name, value in chosen.items()
             if value is not None
             for word in (flag_of(name), value)
-        ] + ["--single"] * single
+        ]
         later = typed("export", study.place, *options, "--to", "OUT")
         again = report_command(study) if last == "report" else later
         what, goes_on = " and ".join(parts), "take" if len(parts) > 1 else "takes"
@@ -312,7 +309,7 @@ def say_forecast(study: Study, *parts: Part, single: bool = False, **chosen: int
 
 
 def say_export(folder: Path, place: str) -> None:
-    """Say what an export holds, and of an ensemble what it gains; `place` is what it is called."""
+    """Say what an export holds; `place` is what it is called."""
     from nas_evidence.exporting.soundness import ENSEMBLE, read_json
 
     if not (folder / ENSEMBLE).is_file():
@@ -323,29 +320,11 @@ def say_export(folder: Path, place: str) -> None:
         out.print(f"export: {place} (trial {written['trial_id']}: {name}{again})")
         return
     whole = read_json(folder, ENSEMBLE)
-    if whole.get("kind") == "mixture":
-        say_mixture(whole, place)
-        return
-    kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
-    members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
-    out.print(f"export: {place} (weights: {members})")
-    for trial_id, n in whole.get("without_chance", {}).items():
-        out.print(
-            f"note:   trial {trial_id} gives {n} of {whole['n_data']} data a density of 0: it has "
-            "diverged, and is no member"
-        )
-    if left_out := [str(i) for i in whole["chosen"] if i not in kept]:
-        out.print(f"note:   left out, with weight 0: trials {', '.join(left_out)}")
-    if whole["refitted"]:
-        out.print(
-            f"note:   {whole['refitted']} trained again, since the study kept no predictions of "
-            "them"
-        )
-    out.print(
-        f"gain:   {whole['gain_per_datum']:.4f} ± {whole['gain_standard_error']:.4f} nats per "
-        f"datum over the best network alone, on {whole['n_data']} data; weights are cross-fitted, "
-        "and the best network is chosen in each resample"
-    )
+    *others, last = (str(one["trial_id"]) for one in whole["members"])
+    which = f"trials {', '.join(others)} and {last}" if others else f"trial {last}"
+    checked = all(one.get("rescored_sum") is not None for one in whole["members"])
+    again = ", evidence of each recomputed: identical" * checked
+    out.print(f"export: {place} ({which}, which predict together with equal weights{again})")
 
 
 def say_cost(study: Study, folder: Path) -> None:
@@ -360,19 +339,6 @@ def say_cost(study: Study, folder: Path) -> None:
         size, unit = size / 1e3, "MB"
     each = found["milliseconds_per_row"]
     out.print(f"size:   {size:.3g} {unit}; a prediction takes {each:.2g} ms a row here")
-
-
-def say_mixture(whole: Mapping[str, Any], place: str) -> None:
-    """Say what an export of networks with equal weights holds: content of ensemble.json."""
-    *others, last = whole["chosen"]
-    each = list(dict.fromkeys(one["architecture"] for one in whole["members"]))
-    of = each[0] if len(each) == 1 else f"{len(each)} architectures"
-    again = all(one.get("rescored_sum") is not None for one in whole["members"])
-    of += ", evidence of each recomputed: identical" * again
-    out.print(
-        f"export: {place} (trials {', '.join(map(str, others))} and {last}, which predict "
-        f"together: {of})"
-    )
 
 
 def _latest_study() -> str:

@@ -6,7 +6,6 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -14,13 +13,11 @@ from numpy.typing import NDArray
 
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows
-from nas_evidence.maths.piecewise import Bins, bins_of
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
 from nas_evidence.spec.likelihoods import Stored, TargetKind, Task, default_of, stored_kind
-from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import NUMBERS, OF_IMAGES, PIECEWISE, TrainingPlan
+from nas_evidence.spec.study import OF_IMAGES, TrainingPlan
 
 if TYPE_CHECKING:
     from nas_evidence.data.table_columns import Preparation
@@ -31,8 +28,6 @@ Inputs = Array | MappedRows
 
 #: Maximum number of rows and of elements processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
-#: Most training rows whose quantiles are the edges of bins: their error is below half a percent.
-MOST_BINNED = 1 << 14
 SLICE_ELEMENTS = 1 << 22
 
 
@@ -85,37 +80,6 @@ class RawArrays(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NumberColumns:
-    """The columns of vectors, for networks that encode numbers; bins are made when asked for.
-
-    rows        of the training set, as read [n, d]: all, or `MOST_BINNED` evenly spaced ones
-    mean, std   of the training set [d]
-    numbers     which columns are no flags of 0 and 1 [d]
-    indicators  the column that says where a number is missing, by that of the number
-    """
-
-    rows: Inputs
-    mean: NDArray[np.float32]
-    std: NDArray[np.float32]
-    numbers: NDArray[np.bool_]
-    indicators: Mapping[int, int]
-
-    @cached_property
-    def bins(self) -> Bins:
-        """The bins of the columns, as networks see these."""
-        raw = self.rows[_spaced(len(self.rows))]
-        known = np.ones(raw.shape, dtype=bool)
-        for number, indicator in self.indicators.items():
-            known[:, number] = raw[:, indicator] == 0
-        return bins_of((raw - self.mean) / self.std, self.numbers, known)
-
-
-def _spaced(n: int) -> NDArray[np.int64]:
-    """Return all of n row numbers, or `MOST_BINNED` evenly spaced ones."""
-    return np.unique(np.linspace(0, n - 1, min(n, MOST_BINNED)).round().astype(np.int64))
-
-
-@dataclass(frozen=True)
 class ArrayData:
     """A data set as requested, not yet normalised.
 
@@ -155,20 +119,6 @@ class ArrayData:
     def standardisation(self) -> TargetScale:
         """The scale on which real targets are only standardised, as simple models see them."""
         return identity(self.y_mean, self.y_std, least_of(self.y_train))
-
-    @cached_property
-    def columns(self) -> NumberColumns | None:
-        """The columns of the training rows; None for images."""
-        if len(self.input_shape) != 1:
-            return None
-        rows, preparation = self.x_train, self.meaning.preparation
-        if not isinstance(rows, MappedRows) and len(rows) > MOST_BINNED:
-            rows = rows[_spaced(len(rows))]
-        numbers = np.ones(self.input_shape, dtype=bool)
-        indicators: Mapping[int, int] = {}
-        if preparation is not None:
-            numbers, indicators = preparation.scaled, preparation.indicators
-        return NumberColumns(rows, self.mean, self.std, numbers, indicators)
 
     @property
     def n_train(self) -> int:
@@ -291,8 +241,7 @@ def check_space(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> No
         data: the data of the study.
 
     Raises:
-        ValueError: if every family needs images and inputs are vectors, or if numbers are to be
-            encoded and inputs are images, which are no columns of numbers.
+        ValueError: if every family needs images and inputs are vectors.
     """
     if len(data.input_shape) == 1 and space.keys() <= OF_IMAGES:
         raise UserError(
@@ -300,13 +249,3 @@ def check_space(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> No
             f"{' and '.join(space)} need{'s' * (len(space) == 1)} images, but an input is a "
             f"vector of {data.input_shape[0]} numbers; search another family, such as mlp",
         )
-    for family, domains in space.items():
-        domain = domains.get(NUMBERS)
-        if len(data.input_shape) == 1 or domain is None or is_outside(family):
-            continue
-        if domain.contains(PIECEWISE):
-            raise UserError(
-                "numbers-of-images",
-                f'`numbers = "{PIECEWISE}"` is for vectors and tables, but an input has the shape '
-                f"{list(data.input_shape)}; remove `numbers` from [family.{family}]",
-            )

@@ -132,13 +132,6 @@ class Preparation:
         return np.arange(len(self.feature_names)) < n_numbers
 
     @property
-    def indicators(self) -> dict[int, int]:
-        """The feature that says where a number is missing, by the feature of the number."""
-        numbers = self.of_kind("number")
-        with_one = [at for at, column in enumerate(numbers) if column.indicator]
-        return {at: len(numbers) + k for k, at in enumerate(with_one)}
-
-    @property
     def sentence(self) -> str:
         """How many columns there are of each kind."""
         numbers = [c for c in self.columns if c.kind == "number" and not c.part]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nas_evidence.data import real_targets
-from nas_evidence.data.arrays import ArrayData, Inputs, NumberColumns
+from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.targets import reading_of
 from nas_evidence.data.units import Units
@@ -95,7 +95,6 @@ class TensorData:
     units: Units | None = None  # groups or times of the training rows
     class_weights: NDArray[np.float64] | None = None  # [n_outputs]; see `Meaning`
     own: OwnTargets | None = None  # None for labels and for the scale "identity"
-    columns: NumberColumns | None = None  # of the whole training set; None for images
     y_least: float | Tensor = -math.inf  # least that real targets may be [n_outputs], standardised
     #: What is made of these rows alone and used again: nobody changes them.
     made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -232,7 +231,6 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         units=arrays.units,
         class_weights=arrays.meaning.class_weights,
         own=own,
-        columns=arrays.columns,
         y_least=torch.tensor(
             (arrays.standardisation.least - arrays.y_mean) / arrays.y_std
             if arrays.kind.scaled

@@ -13,7 +13,6 @@ from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import WHOLE_IDS, TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
-from nas_evidence.storage.delivered import delivered_of
 from nas_evidence.storage.study_names import remove
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -56,8 +55,7 @@ class KeptModels:
     """The weights in `models/`: all of a small study, the best few of a large one.
 
     A large study keeps those of the trials that represent the best architectures (see
-    `storage/best.py`) and all that race or may race, hence always the winner's; of these
-    architectures all trials that would be delivered (`storage/delivered.py`). With several
+    `storage/best.py`) and all that race or may race, hence always the winner's. With several
     objectives it also keeps those of all architectures on the Pareto front of the means.
     """
 
@@ -122,7 +120,7 @@ class KeptModels:
         in_race = self._standings.n_raced + self._study.n_finalists
         n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
         best = (*self._standings.first(n), *front)
-        kept = {i for standing in best for i in delivered_of(standing, self._study)}
+        kept = {standing.trial_id for standing in best}
         return kept | {WHOLE_IDS + i for i in kept}
 
     def _remove(self, weights: Path) -> None:

@@ -146,7 +146,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     def new() -> Network:
         generator = torch.Generator().manual_seed(0)
         width = plan.head_width(data.n_outputs)
-        model = build(point, data.input_shape, width, generator, data.columns)
+        model = build(point, data.input_shape, width, generator)
         return begin(model.to(data.x_train.device), data, plan, given.seed)
 
     alone, (_, n_parts) = new(), _parts(plan, study.estimators, n)

@@ -31,7 +31,6 @@ from nas_evidence.storage.conditions import (
     data_of_trials,
     study_of_trials,
 )
-from nas_evidence.storage.delivered import delivered_among
 from nas_evidence.storage.holding import is_damaged
 from nas_evidence.storage.kept_how_read import FILE as HOW_READ
 from nas_evidence.storage.kept_how_read import read_how_read
@@ -278,8 +277,8 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
             yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
     if study is None:
         return
-    for trial_id in delivered_among(Standings(study, finds.done.values()), study):
-        if not (folder / (place := f"models/{trial_id}.safetensors")).is_file():
+    for best in Standings(study, finds.done.values()).first(1):
+        if not (folder / (place := f"models/{best.trial_id}.safetensors")).is_file():
             again = "missing; `predict` and `export` train it again each time they need it"
             yield Finding(Kind.WEIGHTS, place, again)
 

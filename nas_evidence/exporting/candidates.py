@@ -13,8 +13,8 @@ that an estimate ranks, and if they are few enough.
 Where the winner's own value on all rows is worse, it is taken instead: what ranks is no sum over
 rows, and may choose worse than the mean.
 
-Where all networks of the best M architectures predict together, a draw chooses the mixture of all
-networks of the M architectures that are best on the rows drawn.
+Where the networks of the best M architectures predict together, a draw chooses the mixture of
+those that are best on the rows drawn.
 
 What they leave out: trials were proposed by scores on the same rows, and pruned trials are no
 candidates.
@@ -54,8 +54,8 @@ from nas_evidence.scores.folds import OUTPUTS, all_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.study import Assignment
-from nas_evidence.storage.delivered import delivered_of, delivered_trials, n_architectures
 from nas_evidence.storage.tables import StudyTables
+from nas_evidence.storage.told_order import best_trial
 from nas_evidence.training.parts import order_of_data
 
 #: Maximum number of seeds of an architecture that count. More than one counts up to a number of
@@ -78,15 +78,15 @@ class Candidates:
     y         labels [n], or real targets [n, D]
     units     the group of each row [n]; None where each is its own
     factor    c of the folds, see `maths/bias_corrected.py`
-    together  M: all networks of M architectures predict together; 0: each network alone, and the
-              mean over those of an architecture counts
+    together  M: the networks that represent M architectures predict together; 1: each network
+              alone, and the mean over those of an architecture counts
     """
 
     networks: Sequence[Sequence[Prediction]]
     y: NDArray[Any]
     units: NDArray[np.int64] | None
     factor: float
-    together: int = 0
+    together: int = 1
 
     def predictions(self, choice: int) -> Sequence[Prediction]:
         """Return the predictions of what can be chosen, by its position in `choices`."""
@@ -94,7 +94,7 @@ class Candidates:
 
     def _predictions(self, architectures: Sequence[int]) -> Sequence[Prediction]:
         own = [one for k in architectures for one in self.networks[k]]
-        return [mixed(own, np.full(len(own), 1 / len(own)))] if self.together else own
+        return own if self.together < 2 else [mixed(own, np.full(len(own), 1 / len(own)))]
 
     def _log_density(self, architectures: Sequence[int]) -> Floats:
         """Return the log density of each row, the mean over the predictions [n], nats."""
@@ -110,7 +110,7 @@ class Candidates:
     @cached_property
     def _best(self) -> NDArray[np.int64]:
         """The architectures that each draw chooses [B, M], in the order of their numbers."""
-        sums, m = self.draws @ self._of_each, max(1, self.together)
+        sums, m = self.draws @ self._of_each, self.together
         return np.sort(np.argsort(-sums, axis=1, kind="stable")[:, :m], axis=1)
 
     @cached_property
@@ -213,18 +213,18 @@ def _worse(found: Mapping[str, float], own: Mapping[str, float]) -> dict[str, fl
 
 
 #: The candidates last read of each study: report and export share them.
-_LAST: WeakKeyDictionary[StudyTables, dict[bool, Candidates | None]] = WeakKeyDictionary()
+_LAST: WeakKeyDictionary[StudyTables, dict[int, Candidates | None]] = WeakKeyDictionary()
 
 
 def candidates_of(
-    tables: StudyTables, arrays: ArrayData, *, together: bool = False
+    tables: StudyTables, arrays: ArrayData, *, together: int = 1
 ) -> Candidates | None:
     """Return all architectures that rank; None where not all predictions of them are kept.
 
     Args:
         tables: of the study.
         arrays: its data.
-        together: whether several networks predict together, as the study delivers them.
+        together: how many architectures predict together, each by the network that represents it.
     """
     held = _LAST.setdefault(tables, {})
     if together not in held:
@@ -238,17 +238,15 @@ def n_seeds(arrays: ArrayData) -> int:
     return 1 if values > MOST_VALUES else MOST_SEEDS
 
 
-def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidates | None:
+def _read(tables: StudyTables, arrays: ArrayData, *, together: int) -> Candidates | None:
     data, most, left = to_tensors(arrays, CPU), n_seeds(arrays), MOST_READ
-    size = n_architectures(tables.spec) if together else 0
     found: list[list[Prediction]] = []
     rows: NDArray[np.int64] | None = None
     given: Assignment | None = None
     for standing in tables.standings.first():
         ids = [standing.trial_id] if most == 1 else sorted(standing.values, reverse=True)
-        if together:
-            ids = delivered_of(standing, tables.spec)
-            most = len(ids)
+        if together > 1:
+            ids = [standing.trial_id]
         own: list[Prediction] = []
         for trial_id in ids:
             if (read := _kept_of(tables, arrays, trial_id)) is None:
@@ -264,14 +262,14 @@ def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidat
             own.append(one[0])
             if len(own) == most:
                 break
-        if not own or (len(found) < size and len(own) < len(ids)):
+        if not own:
             return None
         found.append(own)
     if rows is None or given is None:
         return None
     units = arrays.units
     of_rows = None if units is None or units.in_time else np.asarray(units.of)[rows]
-    made = Candidates(found, arrays.y_train[rows], of_rows, factor_of(arrays, given), size)
+    made = Candidates(found, arrays.y_train[rows], of_rows, factor_of(arrays, given), together)
     return made if len(made.draws) else None
 
 
@@ -280,12 +278,12 @@ def _kept_of(
 ) -> tuple[Mapping[str, Tensor], Assignment] | None:
     """Return what a trial kept beside its weights, and what trained it; None without its file.
 
-    What is delivered is trained again in that case, and then has both.
+    The winner is trained again in that case, and then has both.
     """
     try:
         tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
     except (OSError, DamagedError):
-        if trial_id not in delivered_trials(tables):
+        if trial_id != best_trial(tables):
             return None
         again = load_winner(tables, arrays, trial_id)
         return again.kept, again.assignment

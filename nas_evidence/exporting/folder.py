@@ -1,4 +1,4 @@
-"""The export folder of one network, that others can load.
+"""The export folder of a network, or of several that predict together, for others to load.
 
     architecture.toml   family, values, input shape, classes or outputs
     model.safetensors   weights and preprocessing, no pickle
@@ -14,18 +14,27 @@
     encode.py           beside one of these, if the data are a table: `encode.py` of this room,
                         which makes their inputs of a table with numpy alone
 
-Before the folder is moved into place, the network is loaded back from it, its evidence is
+Before the folder is moved into place, each network is loaded back from it, its evidence is
 recomputed and its outputs are compared.
+
+Several networks are those of the best N architectures, with equal weights:
+
+    p(y | x) = 1/N Σ_k p_k(y | x)
+
+Their folder has README.md, the programs, whose outputs are log probabilities for classes,
+`ensemble.json` with the members, and an export of each below members/. Datum i is predicted out of
+fold by the networks that have not seen it, each with its own folds.
 """
 
 import copy
 import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -34,21 +43,24 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.data.given import Given
+from nas_evidence.data.mapped import Array
 from nas_evidence.exporting import encode
 from nas_evidence.exporting.candidates import candidates_of
-from nas_evidence.exporting.model_card import model_card
+from nas_evidence.exporting.model_card import ensemble_card, model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.predicted import HeldOut, Prediction
+from nas_evidence.exporting.predicted import HeldOut, Prediction, mixed_of_rows
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.program import compared, read_exported, write_program
+from nas_evidence.exporting.program import Exported, Mixed, compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
     ENCODE,
+    ENSEMBLE,
     MEANING,
     MODEL_CARD,
     ONNX,
     POSTERIOR,
     PT2,
-    check_no_stack,
+    check_kind,
     check_place,
     written_whole,
 )
@@ -60,7 +72,7 @@ from nas_evidence.exporting.winner import (
     rescore,
     with_preprocessing,
 )
-from nas_evidence.maths.metrics import best_thresholds, coverage_by_level
+from nas_evidence.maths.metrics import best_thresholds, coverage_by_level, named
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import n_numbers, on_cpu, sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
@@ -69,61 +81,110 @@ from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.tables import StudyTables
 
 
+class Options(NamedTuple):
+    """Options of an export.
+
+    pt2      write model.pt2 too, a program for torch alone
+    onnx     write model.onnx too, which needs the extra of that name
+    raw      leave out the factor on the spread of predictions that was fitted to unseen data
+    license  for the model card
+    force    replace files of other origin with the names of an export's
+    """
+
+    pt2: bool = False
+    onnx: bool = False
+    raw: bool = False
+    license: str | None = None
+    force: bool = False
+
+
 def export_winner(
-    tables: StudyTables,
-    to: Path,
-    arrays: ArrayData,
-    *,
-    trial_id: int | None = None,
-    pt2: bool = False,
-    onnx: bool = False,
-    raw: bool = False,
-    license: str | None = None,
-    force: bool = False,
+    tables: StudyTables, to: Path, arrays: ArrayData, *, trial_id: int | None = None, **how: Any
 ) -> dict[str, Any]:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
-    With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
-    the extra of that name. `raw` leaves out the factor on the spread of predictions that was
-    fitted to unseen data. `license` is for the model card. With `force`
-    files of other origin with the names of an export's are replaced. Returns the content of
-    evidence.json.
+    `how` is as in `Options`. Returns the content of evidence.json.
 
     Raises:
-        ValueError: if the study has no such complete trial, or the extra is not installed.
+        ValueError: if the study has no such complete trial, the extra is not installed, or `to`
+            holds something else.
         ArithmeticError: if the exported model does not reproduce its evidence or its outputs.
     """
-    check_place(to, force=force)
-    if onnx:
-        check_installed()
-    study, evidence = tables.spec, tables.evidence
+    options = _checked(tables, to, several=False, **how)
     chosen = trial_to_export(tables, trial_id)
-    row = tables.row(chosen)
-    torch.set_num_threads(study.resources.cpus)
-    winner = load_winner(tables, arrays, chosen)
-    winner = winner.raw() if raw else winner
-    architecture = winner.assignment.architecture
-    exported, plan = with_preprocessing(winner), winner.assignment.plan
-    of = plan.declared.kind
+    return _write_one(tables, to, load_winner(tables, arrays, chosen), options)
 
+
+def export_ensemble(
+    tables: StudyTables, to: Path, arrays: ArrayData, *, top: int, **how: Any
+) -> dict[str, Any]:
+    """Write the networks of the best `top` architectures of a study into the folder `to`.
+
+    `how` is as in `Options`. Returns the content of ensemble.json.
+
+    Raises:
+        ValueError: if the study has fewer complete architectures, or `to` holds something else.
+        ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
+    """
+    options = _checked(tables, to, several=True, **how)
+    chosen = best_trials(tables, top)
+    winners = [load_winner(tables, arrays, trial_id) for trial_id in chosen]
+    rows = [tables.row(trial_id) for trial_id in chosen]
+    members = [
+        {
+            "folder": f"members/{k}",
+            "trial_id": one.assignment.trial_id,
+            "architecture": str(one.assignment.architecture),
+            "weight": 1 / top,
+        }
+        for k, one in enumerate(winners, 1)
+    ]
+    described: dict[str, Any] = {
+        "study": tables.spec.name,
+        "kind": "mixture",
+        "objective": tables.spec.objective,
+        "ranked_by": tables.standings.ranks_by,
+        "metric": tables.spec.metric,
+        "top": top,
+        "chosen": chosen,
+        "members": members,
+        "n_parameters": sum(int(row["n_parameters"]) for row in rows),
+        "cost": _cost_of(rows),
+        "test": _on_test_rows(winners, raw=options.raw),
+        "unseen": measures_of(winners, tables),
+        "thresholds": thresholds_of(winners),
+    }
+    shown = [with_preprocessing(one.raw() if options.raw else one) for one in winners]
+    with written_whole(to, force=options.force) as made:
+        for one, winner in zip(members, winners, strict=True):
+            own = Options(raw=options.raw, license=options.license)
+            summary = _write_one(tables, made / str(one["folder"]), winner, own)
+            one["rescored_sum"] = summary["rescored_sum"]
+        _write_json(made / ENSEMBLE, described)
+        card = partial(ensemble_card, tables.spec, arrays, described)
+        together = Mixed(shown, np.full(top, 1 / top))
+        _write_programs(made, together, tables, arrays, options, card)
+    return described
+
+
+def _checked(tables: StudyTables, to: Path, *, several: bool, **how: Any) -> Options:
+    """Return the options, after what can be refused before anything is loaded."""
+    options = Options(**how)
+    check_kind(to, several=several)
+    check_place(to, force=options.force)
+    if options.onnx:
+        check_installed()
+    torch.set_num_threads(tables.spec.resources.cpus)
+    return options
+
+
+def _write_one(tables: StudyTables, to: Path, winner: Winner, options: Options) -> dict[str, Any]:
+    """Write a network with all that belongs to it; return the content of evidence.json."""
+    study, arrays, chosen = tables.spec, winner.arrays, winner.assignment.trial_id
+    winner = winner.raw() if options.raw else winner
+    exported, row, evidence = with_preprocessing(winner), tables.row(chosen), tables.evidence
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
-    check_no_stack(to)
-    described: dict[str, Any] = {
-        "family": architecture.family,
-        "values": dict(architecture.values),
-        "input_shape": list(arrays.input_shape),
-        "n_classes" if of.classes else "n_outputs": (plan.head_width(arrays.n_outputs)),
-        "likelihood": plan.likelihood,
-        "n_parameters": int(row["n_parameters"]),
-    }
-    if arrays.fitted_scale is not None:
-        described["target_scale"] = arrays.scale.name
-    tensors = on_cpu(exported.state_dict())
-    of_network = n_numbers(t for name, t in tensors.items() if name.startswith("model."))
-    if n_constants := of_network - described["n_parameters"]:
-        described["n_constants"] = n_constants
-    metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
     summary: dict[str, Any] = {
         "study": study.name,
         "trial_id": chosen,
@@ -137,46 +198,79 @@ def export_winner(
         **likelihood_fields(winner),
         "prior_precision": {n: float(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables.terms, chosen, final),
-        "unseen": unseen_measures(winner, tables),
+        "unseen": measures_of([winner], tables),
         "rescored_estimator": kind,
     }
-    meaning = meaning_of(winner, study.metric)
-    with written_whole(to, force=force) as made:
-        (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
-        write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
-        again = read_exported(made)
-        compared(again, exported, made / "model.safetensors", arrays)
-        loaded = replace(winner, model=again.model)
+    with written_whole(to, force=options.force) as made:
+        loaded = _write_network(made, winner, exported, int(row["n_parameters"]), study.name)
         rescored = None if kind is None else rescore(kind, loaded, final)
         summary["rescored_sum"] = rescored
         summary["rescored_per_datum"] = None if rescored is None else rescored / arrays.n_train
-        (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        _write_json(made / "evidence.json", summary)
         if (tables.folder / "code").is_dir():  # families from outside the package need it
             shutil.copytree(tables.folder / "code", made / "code")
-        (made / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
+        _write_json(made / MEANING, meaning_of(winner, study.metric))
         winner.posterior.save(made / POSTERIOR)
-        difference = write_program(exported, made / PT2, arrays) if pt2 else None
-        if onnx:
-            write_onnx(exported, made / ONNX, arrays)
-        encoded = write_encoder(made, arrays)
-        card = model_card(
-            study, row, arrays, summary, difference, license, read_origin(tables.folder),
-            encoded=encoded,
-        )  # fmt: skip
-        (made / MODEL_CARD).write_text(card, encoding="utf-8")
+        card = partial(model_card, study, row, arrays, summary)
+        _write_programs(made, exported, tables, arrays, options, card)
     return summary
 
 
-def write_encoder(made: Path, arrays: ArrayData) -> tuple[str, ...]:
-    """Write what encodes a table for model.pt2 and model.onnx; return which of them are there.
+def _write_network(
+    made: Path, winner: Winner, exported: Exported, n_parameters: int, study: str
+) -> Winner:
+    """Write a network and what it is; return it as it is loaded from these files, compared."""
+    arrays, plan = winner.arrays, winner.assignment.plan
+    architecture = winner.assignment.architecture
+    width = "n_classes" if plan.declared.kind.classes else "n_outputs"
+    described: dict[str, Any] = {
+        "family": architecture.family,
+        "values": dict(architecture.values),
+        "input_shape": list(arrays.input_shape),
+        width: plan.head_width(arrays.n_outputs),
+        "likelihood": plan.likelihood,
+        "n_parameters": n_parameters,
+    }
+    if arrays.fitted_scale is not None:
+        described["target_scale"] = arrays.scale.name
+    tensors = on_cpu(exported.state_dict())
+    of_network = n_numbers(t for name, t in tensors.items() if name.startswith("model."))
+    if n_constants := of_network - n_parameters:
+        described["n_constants"] = n_constants
+    metadata = {"architecture": architecture.model_dump_json(), "study": study}
+    (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+    write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
+    again = read_exported(made)
+    compared(again, exported, made / "model.safetensors", arrays)
+    return replace(winner, model=again.model)
 
-    Nothing is written, and none returned, for arrays and images: these are inputs as they are.
+
+def _write_programs(
+    made: Path,
+    exported: Exported | Mixed,
+    tables: StudyTables,
+    arrays: ArrayData,
+    options: Options,
+    card: Callable[..., str],
+) -> None:
+    """Write the programs that are asked for, what encodes a table for them, and the model card.
+
+    Nothing encodes arrays and images: these are inputs as they are.
     """
-    there = tuple(name for name in (PT2, ONNX) if (made / name).is_file())
-    if arrays.meaning.preparation is None or not there:
-        return ()
-    shutil.copyfile(encode.__file__, made / ENCODE)
-    return there
+    difference = write_program(exported, made / PT2, arrays) if options.pt2 else None
+    if options.onnx:
+        write_onnx(exported, made / ONNX, arrays)
+    encoded = tuple(name for name in (PT2, ONNX) if (made / name).is_file())
+    if arrays.meaning.preparation is None:
+        encoded = ()
+    if encoded:
+        shutil.copyfile(encode.__file__, made / ENCODE)
+    text = card(difference, options.license, read_origin(tables.folder), encoded=encoded)
+    (made / MODEL_CARD).write_text(text, encoding="utf-8")
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
 
 
 def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
@@ -202,6 +296,22 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
             "continue it with `nas-evidence resume`.",
         )
     return best.trial_id
+
+
+def best_trials(tables: StudyTables, top: int) -> list[int]:
+    """Return the trials that represent the best `top` architectures, best first.
+
+    Raises:
+        ValueError: if fewer are complete.
+    """
+    standings = tables.standings.first()
+    if not 1 <= top <= len(standings):
+        raise UserError(
+            "top-out-of-range",
+            f"top must be from 1 to {len(standings)}, the number of architectures with a "
+            f"complete trial and a valid {tables.spec.objective}, but got {top}.",
+        )
+    return [standing.trial_id for standing in standings[:top]]
 
 
 def rank_of(tables: StudyTables, trial_id: int) -> dict[str, Any]:
@@ -258,54 +368,63 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
         "metric": metric,
         "weights": winner.assignment.dataset.weights,
         "class_weight": dict(meaning.class_weight),
-        "thresholds": unseen_thresholds(winner),
+        "thresholds": thresholds_of([winner]),
     }
 
 
-def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) -> Predictor:
-    """Return a trial as its export predicts, on the trial's device; else by "map" alone."""
-    posterior = winner.posterior.to(winner.device) if with_posterior else None
-    exported = copy.deepcopy(with_preprocessing(winner)).to(winner.device)
-    return Predictor(exported, posterior, meaning_of(winner, metric))
+def predictor_of(
+    winners: Sequence[Winner], metric: str | None, *, with_posterior: bool
+) -> Predictor:
+    """Return networks as their export predicts, on their devices; else by "map" alone."""
+    each = []
+    for one in winners:
+        posterior = one.posterior.to(one.device) if with_posterior else None
+        exported = copy.deepcopy(with_preprocessing(one)).to(one.device)
+        each.append(Predictor(exported, posterior, meaning_of(one, metric)))
+    first = each[0]
+    if len(each) == 1:
+        return first
+    meaning = {**first.meaning, "thresholds": thresholds_of(winners)}
+    return Predictor(first.exported, first.posterior, meaning, [(1 / len(each), o) for o in each])
 
 
-def unseen_measures(winner: Winner, tables: StudyTables | None = None) -> Mapping[str, Any] | None:
-    """Return how good and how calibrated held-out predictions are, None if none are kept.
+def held_out_of(winners: Sequence[Winner]) -> HeldOut | None:
+    """Return the out-of-fold predictions of networks together, and their rows [m]."""
+    return mixed_of_rows([winner.held_out for winner in winners])
 
-    See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
-    the number of data predicted. Of several targets `by_target` has the coverage of each by name.
-    These rows chose the winner among `chosen_among` architectures: the measures are corrected for
-    it where `corrected` is True, see `candidates.py`. Of another trial, or without the study, they
-    are its own.
+
+def thresholds_of(winners: Sequence[Winner]) -> dict[str, float]:
+    """Return the thresholds of the second of two classes that are best on the same predictions.
+
+    See `maths/metrics.best_thresholds`; empty without such predictions.
     """
-    if winner.held_out is None:
-        return None
-    ranked = [] if tables is None else tables.standings.first()
-    is_best = bool(ranked) and ranked[0].trial_id == winner.assignment.trial_id
-    return measures_of(winner.held_out, winner.arrays, tables, among=len(ranked) if is_best else 1)
+    found, rows = held_out_of(winners) or (None, ())
+    if found is None or found.probabilities is None:
+        return {}
+    y = winners[0].arrays.y_train[rows]
+    return best_thresholds(found.probabilities, y, found.class_weights)
 
 
 def measures_of(
-    held_out: HeldOut,
-    arrays: ArrayData,
-    tables: StudyTables | None,
-    *,
-    among: int,
-    together: bool = False,
-) -> Mapping[str, Any]:
-    """Return how good and how calibrated some predictions out of fold are, see above.
+    winners: Sequence[Winner], tables: StudyTables | None = None
+) -> Mapping[str, Any] | None:
+    """Return how good and how calibrated held-out predictions are, None if none are kept of one.
 
-    Args:
-        held_out: the predictions and their rows.
-        arrays: the data of the study.
-        tables: of the study, None without it.
-        among: architectures among which these rows chose.
-        together: whether the predictions are those of several networks together.
+    See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
+    the number of data predicted. Of several targets `by_target` has the coverage of each by name.
+    If these rows chose the networks among `chosen_among` architectures, the measures are corrected
+    for it where `corrected` is True, see `candidates.py`. Of another trial, or without the study,
+    they are its own.
     """
-    found, rows = held_out
+    found, rows = held_out_of(winners) or (None, ())
+    if found is None:
+        return None
+    arrays, ranked = winners[0].arrays, [] if tables is None else tables.standings.first()
+    is_best = bool(ranked) and ranked[0].trial_id == winners[0].assignment.trial_id
+    among = len(ranked) if is_best else 1
     y, others = arrays.y_train[rows], None
     if tables is not None and among > 1:
-        others = candidates_of(tables, arrays, together=together)
+        others = candidates_of(tables, arrays, together=len(winners))
 
     def of(column: int | None = None) -> dict[str, float]:
         measure = partial(_coverages, column=column)
@@ -332,17 +451,27 @@ def _coverages(
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def unseen_thresholds(winner: Winner) -> dict[str, float]:
-    """Return the thresholds of the second of two classes that are best on the same predictions.
+def _on_test_rows(winners: Sequence[Winner], *, raw: bool) -> dict[str, float]:
+    """Return the metrics of networks together on the test rows, those of the report."""
+    arrays = winners[0].arrays
+    if not len(arrays.x_test):
+        return {}
+    averaged = winners[0].assignment.plan.declared.averaged
+    predictor = predictor_of(winners, None, with_posterior=averaged)
+    inputs = cast(Array, arrays.x_test)  # sliced, so that a mapped file is read in parts
+    return named(predictor.predict(Given(inputs), raw=raw).metrics(arrays.y_test))
 
-    See `maths/metrics.best_thresholds`; empty without such predictions.
+
+def _cost_of(rows: Sequence[pd.Series]) -> str:
+    """Return how many parameters networks have together, and how long a forward pass of all takes.
+
+    The pass of one example was measured in training.
     """
-    if winner.held_out is None:
-        return {}
-    found, rows = winner.held_out
-    if found.probabilities is None:
-        return {}
-    return best_thresholds(found.probabilities, winner.arrays.y_train[rows], found.class_weights)
+    n = sum(int(row["n_parameters"]) for row in rows)
+    seconds = sum(float(row.get("latency_seconds") or "nan") for row in rows)
+    if math.isnan(seconds):
+        return f"{n:,} parameters in all"
+    return f"{n:,} parameters in all, and a forward pass of one row takes {1000 * seconds:.2g} ms"
 
 
 def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
-from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.tables import StudyTables
+from nas_evidence.storage.told_order import best_trial
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import likelihood_of
 
@@ -87,8 +87,6 @@ def forecast_of(
     arrays: ArrayData,
     trial_ids: Collection[int],
     parts: Collection[str],
-    *,
-    stacked: bool = False,
 ) -> Forecast:
     """Return how long report and export of trials take.
 
@@ -97,7 +95,6 @@ def forecast_of(
         arrays: its data.
         trial_ids: the winner, or the members of an ensemble.
         parts: of "report", "export" and "predict", which is an export as predictions need it.
-        stacked: whether the trials become an ensemble, which needs out-of-fold predictions.
 
     Raises:
         ValueError: if weights are lost that cannot be trained again here.
@@ -108,7 +105,7 @@ def forecast_of(
     again = [
         _folds_again(tables, arrays, trial_id)
         for trial_id in trial_ids
-        if stacked or _has_folds_again(tables, trial_id)
+        if _has_folds_again(tables, trial_id)
     ]
     for work in (*(work for work, _, _ in each), *again):
         for what, own in work.items():
@@ -146,7 +143,7 @@ def _work_of(
 def _has_folds_again(tables: StudyTables, trial_id: int) -> bool:
     """Return whether weights that are lost are trained again with their folds."""
     lost = not (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
-    return lost and trial_id in delivered_trials(tables) and bool(scores_of_folds(tables.spec))
+    return lost and trial_id == best_trial(tables) and bool(scores_of_folds(tables.spec))
 
 
 def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:
@@ -175,7 +172,7 @@ def _flops(
     plan, n, n_test = given.plan, arrays.n_train, len(arrays.x_test)
     width = plan.head_width(arrays.n_outputs)
     given_to = given.architecture, arrays.input_shape, width, plan, ()
-    one = cost_of(*given_to, n, columns=arrays.columns).flops
+    one = cost_of(*given_to, n).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
     uncertain = "report" in parts and plan.declared.averaged and n_test > 0
     found: dict[str, float] = {}
@@ -194,9 +191,8 @@ def flops_per_second(given: Assignment, arrays: ArrayData, device: torch.device)
     plan, shape = given.plan, arrays.input_shape
     width, generator = plan.head_width(arrays.n_outputs), torch.Generator().manual_seed(0)
     likelihood = likelihood_of(plan, 1.0)
-    columns = arrays.columns
-    model = build(given.architecture, shape, width, generator, columns).to(device)
-    each = cost_of(given.architecture, shape, width, plan, (), columns=columns).flops
+    model = build(given.architecture, shape, width, generator).to(device)
+    each = cost_of(given.architecture, shape, width, plan, ()).flops
     each *= 1 + 2 * likelihood.n_roots(width)
     rows = _TIMED_ROWS if device.type == "cuda" else int(_TIMED_FLOPS / each)
     rows = max(1, min(_TIMED_ROWS, rows, arrays.n_train))

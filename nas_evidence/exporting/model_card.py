@@ -14,13 +14,11 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
 from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
-from nas_evidence.maths.piecewise import MOST_BINS
 from nas_evidence.plumbing.foreign_text import markdown, shortened
-from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.likelihoods import imported
 from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec, encodes_numbers
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
 
@@ -52,7 +50,6 @@ def model_card(
         encoded: files of the model whose inputs `encode.py` makes of a table.
     """
     values, kind = architecture_values(row), arrays.kind
-    encodes = encodes_numbers(ArchitectureSpec(family=str(row["family"]), values=values))
     return _card(
         "model_card.md.j2",
         study,
@@ -60,8 +57,6 @@ def model_card(
         row=row,
         own_code=is_outside(str(row["family"])),
         summary=summary,
-        bins=arrays.columns if encodes else None,
-        most_bins=MOST_BINS,
         difference=difference,
         values=", ".join(f"{name} = {value}" for name, value in values.items()),
         tested=not pd.isna(row[kind.tests[-1]]),
@@ -102,7 +97,6 @@ def ensemble_card(
         ensemble=described,
         own_code=any(map(is_outside, study.family)),
         difference=difference,
-        trained_on=_trained_on(study, arrays),
         license=license,
         refit_of=refit_of,
         encoded=encoded,
@@ -113,8 +107,8 @@ def ensemble_card(
 def _results_together(
     study: StudySpec, arrays: ArrayData, described: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the results of the networks of one architecture on test rows; none of others."""
-    test = described.get("test") or {}
+    """Return the results of networks together on test rows."""
+    test = described["test"]
     metrics = [
         {"type": name, "value": float(test[name]), "name": words}
         for name, words in arrays.kind.metrics.items()
@@ -234,10 +228,3 @@ def _data(study: StudySpec, arrays: ArrayData) -> str:
     """Return what to call the data: a table of the user's own has the name of its study."""
     own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
     return f"the data '{study.name}'" if own else f"the data set {arrays.name}"
-
-
-def _trained_on(study: StudySpec, arrays: ArrayData) -> str:
-    if arrays.units is not None and arrays.units.in_time:
-        return "the data before each fold"
-    division = kept_division(study.plan, study.estimators, arrays.n_train)
-    return f"{100 * TRAINED_ON[division]:.0f} % of the data"

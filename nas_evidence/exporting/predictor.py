@@ -6,7 +6,8 @@
                   "mc":     the same mean over draws
                   "map":    softmax(f / T), without the posterior
 
-    ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
+    ensemble      Σ_k w_k p_k(y | x) of its members k, with equal weights (`folder.py`); those of
+                  earlier versions may have others
 
 Var f and Cov f are of the network linearised at its weights (`evidence/posterior.py`), s the
 learned noise, of a heteroscedastic network its own for each row, and T the learned temperature.

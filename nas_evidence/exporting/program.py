@@ -16,7 +16,6 @@ from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.maths.metrics import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
-from nas_evidence.models.number_layers import stored_bins
 from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.seals import DamagedError
@@ -37,6 +36,7 @@ ROWS = (1, 2, 7)
 _OF_CODE = (
     "export-code-not-allowed", "reference-not-imported", "own-file-not-copied",
     "own-code-compiled", "import-not-followed", "imported-past-the-copy", "export-damaged",
+    "encoded-numbers",
 )  # fmt: skip
 #: What an export holds beside the network.
 BUFFERS = ("mean", "std", "scale", "shift", "curve_parameters", "lowest", "highest")
@@ -199,8 +199,14 @@ def read_exported(folder: Path) -> Exported:
         raise UserError(
             "weights-of-another-architecture", "the weights are not those of this architecture"
         )
+    if "model.numbers.low" in state and not is_outside(architecture.family):
+        raise UserError(
+            "encoded-numbers",
+            f"{folder}: its network encodes numbers, which is no longer offered; nas-evidence of "
+            "commit 52e6435a predicts with it",
+        )
     shape, generator = tuple(described["input_shape"]), torch.Generator().manual_seed(0)
-    model = build(architecture, shape, width, generator, stored_bins(state, "model."))
+    model = build(architecture, shape, width, generator)
     buffers = {name: torch.empty_like(state[name]) for name in BUFFERS if name in state}
     name = described.get("likelihood", "")
     if not name and "shift" in state and width > len(state["shift"]):

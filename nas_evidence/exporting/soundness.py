@@ -7,7 +7,7 @@ reads.
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here
 from nas_evidence.plumbing.outputs import written_whole as put_whole
@@ -16,9 +16,6 @@ from nas_evidence.plumbing.sums import NAME, listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
 MODEL_CARD, MEANING, ENSEMBLE = "README.md", "meaning.json", "ensemble.json"
-#: What an ensemble is of: several architectures with stacked weights, or the networks of one
-#: architecture with equal weights.
-EnsembleKind = Literal["stacked", "mixture"]
 PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
 #: The source of `encode.py`: a table as inputs of the two, for whoever has no nas-evidence.
 ENCODE = "encode.py"
@@ -69,18 +66,15 @@ def is_ensemble_of(
     folder: Path,
     trials: Sequence[int],
     conditions: Collection[str],
-    *,
-    kind: EnsembleKind = "stacked",
     metric: str | None = None,
 ) -> bool:
-    """Return whether a folder holds the sound export of these trials together.
+    """Return whether a folder holds the sound export of these trials with equal weights.
 
     Args:
         folder: that may hold it.
-        trials: that it was made of, those without weight among them.
+        trials: that it was made of.
         conditions: hashes of those under which they ran: another study has such trials too.
-        kind: of the ensemble.
-        metric: of the study, for a mixture.
+        metric: of the study.
     """
     if not (folder / ENSEMBLE).is_file() or wrong_export_files(folder):
         return False
@@ -88,32 +82,27 @@ def is_ensemble_of(
         written = read_json(folder, ENSEMBLE)
     except UserError:  # with a right checksum, and not ours
         return False
-    same = written.get("kind", "stacked") == kind and written.get("chosen") == list(trials)
-    if kind == "mixture":
-        same = same and written.get("metric") == metric
+    asked = ("mixture", list(trials), metric)  # the weights of earlier versions were fitted
+    same = tuple(map(written.get, ("kind", "chosen", "metric"))) == asked
     return bool(same and conditions_in(folder) <= {*conditions})
 
 
-def check_no_stack(to: Path) -> None:
-    """Check that a folder does not hold an ensemble of several architectures.
+def is_of_other_kind(folder: Path, *, several: bool) -> bool:
+    """Return whether a folder holds one network where several are to be, or several for one."""
+    return (folder / ("model.safetensors" if several else ENSEMBLE)).exists()
+
+
+def check_kind(to: Path, *, several: bool) -> None:
+    """Check that a folder does not hold an export of the other kind.
 
     Raises:
         ValueError: it does.
     """
-    if (to / ENSEMBLE).exists() and not is_mixture(to):
+    if is_of_other_kind(to, several=several):
+        held = "one network" if several else "several networks"
         raise UserError(
-            "folder-of-an-ensemble",
-            f"{to} holds an ensemble of several architectures; choose another folder for the "
-            "winner.",
+            "folder-of-another-export", f"{to} holds the export of {held}; choose another folder."
         )
-
-
-def is_mixture(folder: Path) -> bool:
-    """Return whether a folder holds the networks of one architecture, and not several of them."""
-    try:
-        return read_json(folder, ENSEMBLE).get("kind") == "mixture"
-    except (UserError, OSError):
-        return False
 
 
 def conditions_in(folder: Path) -> set[str]:

@@ -32,7 +32,6 @@ from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.likelihoods import Likelihood, Scale, likelihood
 from nas_evidence.models import build
-from nas_evidence.models.number_layers import stored_bins
 from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
@@ -41,9 +40,9 @@ from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, t
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.outside_code import outside_names
 from nas_evidence.storage.tables import StudyTables, architecture_values
+from nas_evidence.storage.told_order import best_trial
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.workers.apart import called_apart
 from nas_evidence.workers.trial import Trial
@@ -141,7 +140,7 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
     held = _LAST.setdefault(tables, {})
     if trial_id not in held:
         found = _loaded(tables, arrays, trial_id)
-        for other in held.keys() - {*delivered_trials(tables)}:
+        for other in held.keys() - {best_trial(tables)}:
             del held[other]
         held[trial_id] = found
     return held[trial_id]
@@ -154,7 +153,7 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     except (OSError, DamagedError) as error:
         if path.is_file():
             _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
-        with_folds = trial_id in delivered_trials(tables)
+        with_folds = trial_id == best_trial(tables)
         made = train_again(tables, arrays, trial_id, with_folds=with_folds)
         tensors, header = read_tensors(made)
     assignment = Assignment.model_validate_json(header["assignment"])
@@ -163,7 +162,6 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
         arrays.input_shape,
         assignment.plan.head_width(arrays.n_outputs),
         torch.Generator().manual_seed(0),
-        stored_bins(tensors),
     )
     model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]
@@ -185,12 +183,6 @@ def _kept_unseen(kept: Mapping[str, Tensor], n: int) -> Tensor | None:
     if OUTPUTS not in kept or len(outputs := kept[OUTPUTS]) != n:
         return None
     return torch.cat([outputs, kept[SPREAD].reshape(n, -1)], 1)
-
-
-def delivered_unseen(winner: Winner, data: TensorData | None = None) -> Tensor | None:
-    """Return `stored_unseen` calibrated as delivered: the factor is fitted on the other folds."""
-    table = stored_unseen(winner)
-    return None if table is None else cross_fitted(table, data or winner.data, winner.assignment)
 
 
 def held_out_of(

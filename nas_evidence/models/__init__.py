@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.maths.constants import as_constants
-from nas_evidence.maths.piecewise import Bins, HasBins
-from nas_evidence.models import cnn, linear, mlp, number_layers, resnet
+from nas_evidence.models import cnn, linear, mlp, resnet
 from nas_evidence.models.layout import laid_out
 from nas_evidence.models.modes import kept_in_evaluation
 from nas_evidence.plumbing.user_error import UserError
@@ -32,7 +31,7 @@ from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ArchitectureSpec,
     domains_of_family,
-    encodes_numbers,
+    is_plain,
 )
 
 Values = Mapping[str, ParameterValue]
@@ -42,7 +41,7 @@ Values = Mapping[str, ParameterValue]
 class Family:
     """The functions of a family; their `values` include parameters left at their defaults."""
 
-    #: From values, shape of an input, outputs, and bins of encoded numbers; no initial weights.
+    #: From values, shape of an input, and outputs; no initial weights.
     construct: Callable[..., nn.Module]
     obstacle: Callable[[Values, tuple[int, ...]], str | None] = lambda values, input_shape: None
     gain: Callable[[str, Values], float] = lambda name, values: 1.0  # by parameter name
@@ -50,7 +49,7 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "mlp": Family(mlp.construct, number_layers.obstacle),
+    "mlp": Family(mlp.construct),
     "cnn": Family(cnn.construct, cnn.obstacle, cnn.gain, channels_last=lambda values: True),
     "resnet": Family(
         resnet.construct,
@@ -58,7 +57,7 @@ FAMILIES: dict[str, Family] = {
         resnet.gain,
         channels_last=lambda values: int(values["width"]) >= 8,
     ),
-    "linear": Family(linear.construct, number_layers.obstacle),
+    "linear": Family(linear.construct),
 }
 
 
@@ -77,6 +76,8 @@ def infeasible(
         return f"family '{family}' is unknown; choose one of {', '.join(FAMILIES)}"
     for name, value in architecture.values.items():
         domain = FAMILY_PARAMETERS[family].get(name)
+        if is_plain(family, name, value):
+            continue
         if domain is None:
             known = ", ".join(FAMILY_PARAMETERS[family]) or "none"
             return f"{family} has no parameter '{name}'; its parameters: {known}"
@@ -95,35 +96,28 @@ def build(
     input_shape: tuple[int, ...],
     n_outputs: int,
     generator: torch.Generator,  # on the CPU; the only source of randomness
-    columns: HasBins | None = None,
 ) -> nn.Module:
     """Return the initialised network: float32, on the CPU, a function of the arguments alone.
 
     Where that is faster, its convolutions keep the channels last in memory; see `layout`.
-    `columns` has the bins of the numbers of the data; a network that encodes none reads none.
 
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
     if is_outside(architecture.family):
         return _built_outside(architecture, input_shape, n_outputs, generator)
-    model = skeleton(architecture, input_shape, n_outputs, columns)
+    model = skeleton(architecture, input_shape, n_outputs)
     family, values = FAMILIES[architecture.family], _complete(architecture)
     state = {
         name: _initial(name, parameter.shape, family.gain(name, values), generator)
         for name, parameter in model.named_parameters()
     }
-    if encodes_numbers(architecture):
-        state |= number_layers.buffers_of(_bins(architecture, columns))
     model.load_state_dict(state, assign=True)
     return laid_out(model, channels_last=family.channels_last(values))
 
 
 def count_parameters(
-    architecture: ArchitectureSpec,
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    columns: HasBins | None = None,
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> int:
     """Return the number of trainable parameters, without allocating them.
 
@@ -133,15 +127,12 @@ def count_parameters(
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
-    model = skeleton(architecture, input_shape, n_outputs, columns)
+    model = skeleton(architecture, input_shape, n_outputs)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def skeleton(
-    architecture: ArchitectureSpec,
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    columns: HasBins | None = None,
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> nn.Module:
     """Return the network with parameters on "meta": no memory, no global random numbers.
 
@@ -154,15 +145,8 @@ def skeleton(
     with torch.device("meta"):
         if is_outside(architecture.family):
             return _called(architecture, input_shape, n_outputs)
-        bins = [len(_bins(architecture, columns))] if encodes_numbers(architecture) else []
-        return FAMILIES[architecture.family].construct(
-            _complete(architecture), input_shape, n_outputs, *bins
-        )
-
-
-def _bins(architecture: ArchitectureSpec, columns: HasBins | None) -> Bins:
-    assert columns is not None, f"{architecture} needs the bins of the training rows"
-    return columns.bins
+        family = FAMILIES[architecture.family]
+        return family.construct(_complete(architecture), input_shape, n_outputs)
 
 
 def _outside_obstacle(

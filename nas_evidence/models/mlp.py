@@ -1,6 +1,5 @@
 """Fully connected networks with ReLU on the flattened input.
 
-`numbers = "piecewise"` encodes the inputs first, see `models/number_layers.py`.
 `shape = "constant"` has `depth` hidden layers of `width` units. `shape = "taper"` is the network
 of Immer et al. (2021, appendix C.4) and ignores both: 1,494,154 parameters on 28x28 images with
 10 classes.
@@ -13,26 +12,19 @@ from itertools import pairwise
 
 from torch import nn
 
-from nas_evidence.models.number_layers import LAYER, Piecewise
 from nas_evidence.spec.domains import ParameterValue
 
 TAPER = (1024, 512, 256, 128)
 
 
 def construct(
-    values: Mapping[str, ParameterValue],
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    n_bins: int | None = None,
+    values: Mapping[str, ParameterValue], input_shape: tuple[int, ...], n_outputs: int
 ) -> nn.Module:
-    """Return the network, with that many bins of numbers; weights are not yet initialised."""
+    """Return the network; weights are not yet initialised."""
     constant = (int(values["width"]),) * int(values["depth"])
     hidden = TAPER if values["shape"] == "taper" else constant
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    if n_bins is not None:
-        layers[LAYER] = Piecewise(n_bins)
-    n_inputs = math.prod(input_shape) + (n_bins or 0)
-    for i, (n_in, n_out) in enumerate(pairwise((n_inputs, *hidden)), start=1):
+    for i, (n_in, n_out) in enumerate(pairwise((math.prod(input_shape), *hidden)), start=1):
         layers[f"linear{i}"] = nn.Linear(n_in, n_out)
         layers[f"relu{i}"] = nn.ReLU()
     layers["head"] = nn.Linear(hidden[-1], n_outputs)

@@ -26,11 +26,12 @@ from nas_evidence.spec.domains import (
 )
 from nas_evidence.spec.study import (
     FAMILY_DEFAULTS,
-    LEFT_OUT,
+    NUMBERS,
+    PLAIN,
     ArchitectureSpec,
     StudySpec,
-    defaults_of,
     derive_seed,
+    is_plain,
 )
 
 #: Quasi-random architectures of each family before the sampler starts.
@@ -94,14 +95,11 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
 
 
 def as_searched(study: StudySpec, architecture: ArchitectureSpec) -> ArchitectureSpec:
-    """Return an architecture with what it may leave out, the default, where that is searched."""
-    family, values = architecture.family, architecture.values
-    added = {
-        name: FAMILY_DEFAULTS[family][name]
-        for name in LEFT_OUT & study.family.get(family, {}).keys() - values.keys()
-        if name in FAMILY_DEFAULTS.get(family, {})
-    }
-    return ArchitectureSpec(family=family, values={**values, **added}) if added else architecture
+    """Return an architecture with `numbers = "plain"` where the study lists it, and only there."""
+    family, domains = architecture.family, study.family.get(architecture.family, {})
+    values = {k: v for k, v in architecture.values.items() if not is_plain(family, k, v)}
+    added = {NUMBERS: PLAIN} if is_plain(family, NUMBERS, PLAIN) and NUMBERS in domains else {}
+    return ArchitectureSpec(family=family, values={**values, **added})
 
 
 def searched(study: StudySpec) -> list[str]:
@@ -137,7 +135,7 @@ def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
 
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:
     """Return the architecture, with the family's own values for parameters not searched."""
-    return ArchitectureSpec(family=family, values={**defaults_of(family), **values})
+    return ArchitectureSpec(family=family, values={**FAMILY_DEFAULTS.get(family, {}), **values})
 
 
 def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
@@ -156,9 +154,7 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
     architecture = as_searched(study, ArchitectureSpec(family=family, values=point))
     if reason := misfit(study, architecture):
         raise UserError("first-trial-outside-space", f"{reason}; {place}.")
-    domains = study.family[family]
-    values = architecture.values.items()
-    return filled(family, {k: v for k, v in values if k in domains or k not in LEFT_OUT})
+    return filled(family, architecture.values)
 
 
 def _split(study: StudySpec) -> tuple[list[str], list[str]]:

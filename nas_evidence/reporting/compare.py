@@ -96,16 +96,14 @@ def _names(
 
 def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[str, object]:
     winner = study.winner
-    judged = comparison if comparison and comparison.judged == study.delivered else None
+    is_of_winner = comparison and winner and comparison.trial_id == winner.trial_id
+    judged = comparison if is_of_winner else None
     rival = rival_of(judged)
     tested = {
         "test_nll": winner and winner.test_nll_per_datum,
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,
     }
-    if judged and judged.trials and judged.on == "test":  # of the networks together
-        names = {"test_nll": "log_loss", "test_accuracy": "accuracy", "test_rmse": "rmse"}
-        tested = {name: judged.metrics.get(metric) for name, metric in names.items()}
     return {
         "study": name,
         "score": study.ranks_by,

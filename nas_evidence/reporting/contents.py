@@ -194,9 +194,9 @@ class Report:
 
     @cached_property
     def judged(self) -> Comparison | None:
-        """The comparison, if it is of what the study delivers."""
-        judged = self.comparison
-        return judged if judged and judged.judged == self.study.delivered else None
+        """The comparison, if it is of the winner."""
+        judged, winner = self.comparison, self.study.winner
+        return judged if judged and winner and judged.trial_id == winner.trial_id else None
 
     @StoredFact
     def rival(self) -> Rival | None:
@@ -255,7 +255,7 @@ class Report:
         """The metrics, by their words, of the winner and of each simple model; empty without any.
 
         The order is: log loss, the metric that was asked for, all others that the winner has. Of a
-        winner with several seeds its name says whether they are of one, all, or all together.
+        winner with several seeds its name says whether they are of one or of all.
         """
         judged, winner = self.judged, self.study.winner
         if judged is None or winner is None:
@@ -264,9 +264,6 @@ class Report:
         if len(winner.trial_ids) > 1:
             seeds = judged.seeds
             name += f", mean of {seeds} seeds" if seeds > 1 else f", trial {judged.trial_id}"
-        if judged.trials:
-            n = len(judged.trials)
-            name = f"{'winner, ' * (n <= len(winner.trial_ids))}{n} networks together"
         first = ["log_loss", *([self.metric] if self.metric else [])]
         words = {
             one: self.kind.metrics[one]

@@ -141,16 +141,8 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     so_far, done = "", ""
     if study.n_searched < study.spec.n_trials:
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
-    more = ""
-    if (n := len(study.delivered)) > 1:
-        which = f"its {n} networks together, one for each seed"
-        if len(winner.trial_ids) < n:
-            which = f"{n} networks together, those of the best architectures"
-        more = f" `predict` and `export` use {which}. They have {study.cost_delivered}."
     again = ", a retraining" if is_race(winner.trial_id) else ""
-    return (
-        f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}.{more}"
-    )
+    return f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}."
 
 
 def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
@@ -421,8 +413,6 @@ def metric_sentence(
     if metric in comparison.errors:
         said += f" ± {metric_value(comparison.errors[metric])}"
     notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
-    if comparison.trials:
-        notes = [f"{len(comparison.trials)} networks together"]
     notes += filter(None, [_choice(comparison).removeprefix("; ")])
     if notes:
         said += f" ({'; '.join(notes)})"

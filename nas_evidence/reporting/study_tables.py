@@ -24,9 +24,8 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
-from nas_evidence.storage.delivered import cost_of_networks, delivered_trials
 from nas_evidence.storage.tables import (
     COLUMNS,
     StudyTables,
@@ -146,19 +145,6 @@ class RankedStudy:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
 
-    @cached_property
-    def delivered(self) -> list[int]:
-        """Return the trials of the networks that predict together; one alone is a list of one.
-
-        Empty without a winner.
-        """
-        return delivered_trials(self.tables)
-
-    @property
-    def cost_delivered(self) -> str:
-        """What the networks that predict together cost: their parameters and a forward pass."""
-        return cost_of_networks([self.tables.row(i) for i in self.delivered])
-
     @property
     def order(self) -> str:
         """Return what the ranking is by, in a sentence."""
@@ -198,9 +184,8 @@ class RankedStudy:
 
     @property
     def baseline(self) -> RankedArchitecture | None:
-        """Return the best linear model, or None: one with encoded numbers is no straight line."""
-        plain = (one for one in self.ranking if one.values.get(NUMBERS, PLAIN) == PLAIN)
-        return next((one for one in plain if one.family == "linear"), None)
+        """Return the best linear model, or None."""
+        return next((one for one in self.ranking if one.family == "linear"), None)
 
     def value(self, one: RankedArchitecture) -> float | None:
         """Return what ranks an architecture, in the unit of the objective."""

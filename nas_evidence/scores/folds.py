@@ -516,7 +516,7 @@ class Folds(Scorer):
         data, given = self.context.data, self.context.assignment
         width, n = given.plan.head_width(data.n_outputs), len(data.x_train)
         made_of = given.architecture, data.input_shape, width
-        return trains_apart(*made_of, given.plan, n, columns=data.columns)
+        return trains_apart(*made_of, given.plan, n)
 
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
@@ -718,24 +718,6 @@ class Folds(Scorer):
         if self.unseen is None:
             self.unseen = table.new_zeros(len(self.context.data.x_train), table.shape[1])
         self.unseen[rows] = table
-
-
-def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
-    """Train without each fold and predict it, as that trial does for what it keeps.
-
-    Returns:
-        `Folds.unseen`, with 0 where a training diverged; [n, 1] where all did.
-    """
-    plan, n = assignment.plan, len(data.x_train)
-    name = kept_division(plan, assignment.estimators, n)
-    plan = plan.model_copy(update={"folds": 2}) if name == "two_fold" else plan
-    given = assignment.model_copy(update={"plan": plan, "estimators": (name,)})
-    whole = new_network(*part_of(None, data, given, "unseen"))  # is not trained
-    folds = Folds([name], Context(whole, given))
-    folds.kept_of = name
-    while folds.due():
-        folds.advance()
-    return torch.zeros(len(data.x_train), 1) if folds.unseen is None else folds.unseen
 
 
 class FoldTargets(NamedTuple):

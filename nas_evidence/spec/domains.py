@@ -201,15 +201,13 @@ def value_text(value: ParameterValue) -> str:
 
 
 def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
-    """Return an architecture in words; layers of one width and plain numbers go without saying.
+    """Return an architecture in words; layers of one width go without saying.
 
     >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
     'mlp, depth 2, width 64'
-    >>> architecture_text("linear", {"numbers": "piecewise"})
-    'linear, piecewise numbers'
     """
     said = (
-        f"{value} numbers" if name == "numbers" else f"{name} {value_text(value)}"
+        f"{name} {value_text(value)}"
         for name, value in values.items()
         if (name, value) not in (("shape", "constant"), ("numbers", "plain"))
     )

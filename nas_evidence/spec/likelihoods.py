@@ -20,9 +20,6 @@ Stored = Literal["labels", "real"]
 LikelihoodName = Literal["categorical", "gaussian", "heteroscedastic"]
 #: By what a prediction says how sure it is.
 Confidence = Literal["probabilities", "intervals"]
-#: What a search delivers: one network, the mixture of all networks of the best architecture, or of
-#: all of the three best.
-Delivered = Literal["single", "seeds", "three"]
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,6 @@ class TargetKind:
     classes      they are classes: with names, and with weights where an error costs more on some
     simple       `module:NAME` of the models to compare with, a `Simple` of `baselines/models.py`;
                  empty if there are none
-    of_rows      what a search of tables and vectors delivers where the study does not say
-    of_images    the same of images
     """
 
     task: Task
@@ -68,16 +63,6 @@ class TargetKind:
     scaled: bool = False
     classes: bool = False
     simple: str = ""
-    of_rows: Delivered = "single"
-    of_images: Delivered = "single"
-
-    def delivered(self, *, images: bool) -> Delivered:
-        """Return what a search delivers where the study does not say.
-
-        >>> TARGET_KINDS["regression"].delivered(images=True)
-        'single'
-        """
-        return self.of_images if images else self.of_rows
 
 
 TARGET_KINDS: Mapping[str, TargetKind] = {

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import type_of
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import LEFT_OUT, StudySpec, domains_of_family
+from nas_evidence.spec.study import StudySpec, domains_of_family
 
 #: Before the name of a parameter where the name alone is another column.
 ARCHITECTURE = "arch_"
@@ -23,7 +23,7 @@ _WORDS = {bool: "true or false", int: "whole numbers", float: "numbers", str: "t
 def types_of(study: StudySpec) -> dict[str, type | None]:
     """Return the type of each parameter, in the order of the study; None if it has several.
 
-    Parameters that a study leaves at their defaults are among them, except `LEFT_OUT`.
+    Parameters that a study leaves at their defaults are among them.
     """
     return {
         name: types.pop() if len(types := {*found.values()}) == 1 else None
@@ -100,9 +100,6 @@ def _types(study: StudySpec) -> Mapping[str, dict[str, type | None]]:
     found: dict[str, dict[str, type | None]] = {}
     for family, domains in study.family.items():
         known = {} if is_outside(family) else domains_of_family(family)
-        known = {
-            name: one for name, one in known.items() if name in domains or name not in LEFT_OUT
-        }
         for name, domain in {**known, **domains}.items():
             found.setdefault(name, {})[family] = type_of(known.get(name, domain))
     return found

@@ -82,10 +82,8 @@ LEAST_SHARE = 0.0001
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
-#: The parameter that says how a network encodes numbers, and its values: as they are, or with a
-#: piecewise-linear encoding beside each (`maths/piecewise.py`).
-NUMBERS, PLAIN, PIECEWISE = "numbers", "plain", "piecewise"
-_ENCODINGS = Choice(options=(PLAIN, PIECEWISE))
+#: A parameter of earlier versions, and the one value of it that is left: see `is_plain`.
+NUMBERS, PLAIN = "numbers", "plain"
 
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
@@ -93,33 +91,29 @@ FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
         "depth": IntRange(low=1, high=5),
         "width": IntRange(low=4, high=1024),
         "shape": Choice(options=("constant", "taper")),
-        NUMBERS: _ENCODINGS,
     },
     "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256)},
     "resnet": {"depth": IntRange(low=8, high=110, step=6), "width": IntRange(low=4, high=64)},
-    "linear": {NUMBERS: _ENCODINGS},
+    "linear": {},
 }
 #: Families whose networks need images.
 OF_IMAGES = frozenset({"cnn", "resnet"})
 #: Values of parameters that a study omits.
 FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
-    "mlp": {"depth": 2, "width": 64, "shape": "constant", NUMBERS: PLAIN},
+    "mlp": {"depth": 2, "width": 64, "shape": "constant"},
     "cnn": {"depth": 2, "width": 8},
     "resnet": {"depth": 8, "width": 16},
-    "linear": {NUMBERS: PLAIN},
+    "linear": {},
 }
-#: Parameters that an architecture leaves out where they are not searched: they came when there
-#: were studies without them, whose architectures keep their keys.
-LEFT_OUT = frozenset({NUMBERS})
 
 
-def defaults_of(family: str) -> Mapping[str, ParameterValue]:
-    """Return the values of parameters that a study omits; families from outside omit none.
+def is_plain(family: str, name: str, value: object) -> bool:
+    """Tell whether a parameter, or its domain in a study file, is `numbers = "plain"`.
 
-    Those that an architecture leaves out, too, are not among them.
+    Studies of earlier versions that list it have it in the keys of their architectures.
     """
-    found = FAMILY_DEFAULTS.get(family, {})
-    return {name: value for name, value in found.items() if name not in LEFT_OUT}
+    of_earlier = name == NUMBERS and family in ("mlp", "linear")
+    return of_earlier and value in (PLAIN, [PLAIN], {"options": [PLAIN]})
 
 
 def domains_of_family(family: str) -> Mapping[str, Domain]:
@@ -160,12 +154,6 @@ class ArchitectureSpec(Frozen):
     def __str__(self) -> str:
         inside = ", ".join(f"{name}={value_text(value)}" for name, value in self.values.items())
         return f"{self.family}({inside})"
-
-
-def encodes_numbers(architecture: ArchitectureSpec) -> bool:
-    """Tell whether a network has an encoding of numbers, made from the training rows."""
-    domain = FAMILY_PARAMETERS.get(architecture.family, {})
-    return NUMBERS in domain and architecture.values.get(NUMBERS, PLAIN) != PLAIN
 
 
 def _is_count(value: object) -> bool:
@@ -570,11 +558,11 @@ def _families(tables: object, info: ValidationInfo) -> object:
             refuse("value_error", name, family, "module", error=error)
         found[name] = {}
         for key, value in table.items():
-            if widest is not None and key not in widest:
+            if widest is not None and not (key in widest or is_plain(family, key, value)):
                 refuse("extra_forbidden", value, family, key)
             elif key != "module" or not own:
                 try:
-                    found[name][key] = domain_of(value, widest[key] if widest else None)
+                    found[name][key] = domain_of(value, (widest or {}).get(key))
                 except ValidationError as error:
                     for e in error.errors():
                         refuse(e["type"], e["input"], family, key, *e["loc"], **e.get("ctx", {}))
@@ -587,7 +575,7 @@ def _families(tables: object, info: ValidationInfo) -> object:
 
 #: Keys of a study that may change between its runs: none decides the result of a trial.
 FREE_KEYS = (
-    "n_trials", "budget", "resources", "retries", "finalists", "race", "metric", "deliver",
+    "n_trials", "budget", "resources", "retries", "finalists", "race", "metric",
 )  # fmt: skip
 
 
@@ -638,12 +626,6 @@ class StudySpec(Frozen):
     metric: str | None = None
     """Metric to show first, of the winner's predictions in the report and in `predict`. It ranks
     nothing; of two classes `predict` chooses by the threshold that is best by it."""
-    deliver: Literal["auto", "single", "seeds", "three"] = "auto"
-    """What `predict`, `export` and the report take: the `single` network that represents the best
-    architecture; the mixture, with equal weights, of all its networks, which differ in their
-    `seeds`; or that of all networks of the `three` best architectures. "auto" goes by the kind of
-    target; stored as one of these when the study begins. A study that lacks the key delivers one
-    network."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     dataset: DatasetSpec
@@ -801,13 +783,6 @@ class StudySpec(Frozen):
         measured = self.plan.folds == FOLDS_OF_FEW and n_rows <= ROWS_ESTIMATED
         by_estimate = measured and self.can_be_estimated and self.dataset.time_column is None
         return self.model_copy(update={"rank_by": "estimate" if by_estimate else "score"})
-
-    def with_delivered(self, *, images: bool) -> "StudySpec":
-        """Return it with what it delivers, which the kind of target and of inputs decide."""
-        if self.deliver != "auto":
-            return self
-        found = self.plan.declared.kind.delivered(images=images)
-        return self.model_copy(update={"deliver": found})
 
     @model_validator(mode="after")
     def _estimate(self) -> "StudySpec":

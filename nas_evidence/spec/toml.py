@@ -57,7 +57,15 @@ TABLES: Mapping[str, type[Frozen]] = {
 
 
 #: Keys that are no longer here, and what to do instead.
-REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
+REMOVED = {
+    "stop": "remove it: a search runs `n_trials`, and the report says what more would gain",
+    "deliver": 'leave it out, or write "single": `--top N` predicts by N networks',
+    **dict.fromkeys(("family.mlp.numbers", "family.linear.numbers"), "leave it out"),
+}
+#: Ends the sentence on a key that studies may still have.
+_BY_EARLIER = "; nas-evidence of commit 52e6435a resumes and exports a study that has it"
+#: What `deliver` may still say: it is what holds.
+_DELIVERED = ("auto", "single")
 #: Version of what a study folder holds, and the first line of its study file.
 FORMAT = 4
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
@@ -216,6 +224,8 @@ def parse_study(
     for override in overrides:
         one = Override.typed(override) if isinstance(override, str) else override
         _apply_override(raw, one, places, mistakes)
+    if raw.get("deliver") in _DELIVERED:
+        del raw["deliver"]
     if isinstance(plan := raw.get("plan"), Mapping) and plan.get("epochs") == "auto":
         raw["plan"] = {key: value for key, value in plan.items() if key != "epochs"}
     if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
@@ -429,7 +439,8 @@ def _unknown(name: str, places: _Places) -> Mistake:
     table, _, key = name.rpartition(".")
     where, place = f" in [{table}]" if table else "", places.of(name)
     if name in REMOVED:
-        return Mistake("removed-key", f"{place}: `{name}` is no longer a key; {REMOVED[name]}")
+        instead = REMOVED[name] + _BY_EARLIER * (name != "stop")
+        return Mistake("removed-key", f"{place}: `{name}` is no longer a key; {instead}")
     if table == "family":
         own = "a family of your own needs the key 'module'"
         text = f"{place}: unknown family '{key}'{_known(key, FAMILY_PARAMETERS)} ({own})"

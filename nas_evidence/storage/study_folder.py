@@ -134,7 +134,7 @@ def restorable(folder: Path) -> StudySpec:
     try:
         return load_study(folder / "study.toml")
     except StudyError as error:
-        how = how_to_restore(folder)
+        how = "" if "removed-key" in error.codes else how_to_restore(folder)
         more = [Mistake("study-file-lost", f"{folder}/study.toml is lost or damaged. {how}")]
         is_lost = not (folder / "study.toml").exists()
         found = [] if how and is_lost else error.mistakes

@@ -523,6 +523,11 @@ class StudyTables:
         """The networks of all rows of finalists, in order of trial id."""
         return rows_of(self.whole["trials"], self.whole["evidence"]) if self.whole else []
 
+    @property
+    def all_rows(self) -> list[TrialRow]:
+        """Both."""
+        return [*self.rows, *self.whole_rows]
+
     def row(self, trial_id: int) -> "pd.Series":
         """Return the row of a finished trial in `trials`.
 
@@ -538,6 +543,38 @@ class StudyTables:
             )
         return rows.iloc[0]
 
+    def network_of(self, trial_id: int) -> int:
+        """Return the trial that has the network of all rows of a finished one: itself, or not."""
+        return trial_id if self.spec.trains_whole else WHOLE_IDS + trial_id
+
+    def has_network(self, trial_id: int) -> bool:
+        """Return whether the weights of the network of all rows of a trial are kept."""
+        return (self.folder / f"models/{self.network_of(trial_id)}.safetensors").is_file()
+
+    def row_of_network(self, trial_id: int) -> "pd.Series":
+        """Return the row of the network of all rows of a trial; its own where there is none yet.
+
+        Raises:
+            UserError: the trial is not finished.
+        """
+        trials = self.whole.get("trials") if self.whole else None
+        rows = [] if trials is None else trials[trials["trial_id"] == self.network_of(trial_id)]
+        return rows.iloc[0] if len(rows) else self.row(trial_id)
+
+    def evidence_of_network(self, trial_id: int) -> "pd.DataFrame":
+        """Return the last scores of the network of all rows of a trial, and of its folds."""
+        parts = [self.evidence[self.evidence["trial_id"] == trial_id]]
+        if not self.spec.trains_whole:
+            import pandas as pd
+
+            folds = [name for name, score in SCORES.items() if score.division]
+            parts[0] = parts[0][parts[0]["estimator"].isin(folds)]
+            if self.whole:
+                own = self.whole["evidence"]
+                parts.append(own[own["trial_id"] == self.network_of(trial_id)])
+            parts = [pd.concat(parts)]
+        return parts[0][parts[0]["epoch"] == self.row(trial_id)["epochs"]]
+
     def conditions(self, trial_id: int) -> str:
         """Return the hash of the conditions under which a finished trial ran, "" if not known."""
         return self.row(trial_id)["content_hash"] or ""
@@ -545,7 +582,7 @@ class StudyTables:
     @cached_property
     def standings(self) -> Standings:
         """The architectures in the order of their objective."""
-        return Standings(self.spec, [*self.rows, *self.whole_rows])
+        return Standings(self.spec, self.all_rows)
 
 
 def read_study_tables(

@@ -8,13 +8,16 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.sums import wrong_sums
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standings
 from nas_evidence.storage.trial_row import TrialRow
+
+if TYPE_CHECKING:  # imports pandas
+    from nas_evidence.storage.tables import StudyTables
 
 _NAME = "report.json"
 #: Relative difference of two means of the same numbers.
@@ -27,6 +30,15 @@ class ToldRank(NamedTuple):
     trial_id: int
     trial_ids: tuple[int, ...]
     estimate: float
+
+
+def best_trial(tables: "StudyTables") -> int | None:
+    """Return the trial that represents the best architecture, None without one."""
+    fitted = "standings" in vars(tables)
+    if not fitted and (told := told_order(tables.folder, tables.spec, tables.all_rows)):
+        return told[0].trial_id
+    best = tables.standings.best
+    return None if best is None else best.trial_id
 
 
 def told_order(folder: Path, study: StudySpec, trials: Iterable[TrialRow]) -> list[ToldRank]:

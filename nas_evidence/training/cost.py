@@ -41,7 +41,6 @@ from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.evidence.softmax_layer import LastLayerFormula
 from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.at_once import elements_at_once
-from nas_evidence.maths.piecewise import HasBins
 from nas_evidence.models import skeleton
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec import divisions
@@ -94,7 +93,6 @@ def cost_of(
     n_data: int = MANY,
     *,
     device: str = "cpu",
-    columns: HasBins | None = None,
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -106,12 +104,11 @@ def cost_of(
         estimators: those without a curvature cost nothing.
         n_data: training examples; few make the factors of wide layers smaller.
         device: kind of device that the training is on; it need not be there.
-        columns: of the data, for networks that encode numbers.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
     """
-    model = _to_be_passed(architecture, input_shape, n_outputs, columns)
+    model = _to_be_passed(architecture, input_shape, n_outputs)
     n_parameters = sum(p.numel() for p in model.parameters())
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
@@ -141,8 +138,6 @@ def trains_apart(
     n_outputs: int,
     plan: TrainingPlan,
     n_data: int,
-    *,
-    columns: HasBins | None = None,
 ) -> bool:
     """Return whether each training without a fold is a group of its own: decision 33.
 
@@ -155,26 +150,22 @@ def trains_apart(
         n_outputs: width of the head.
         plan: the epochs are read.
         n_data: training examples.
-        columns: of the data, for networks that encode numbers.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
     """
     if not may_train_apart(plan, n_data):
         return False
-    model = _to_be_passed(architecture, input_shape, n_outputs, columns)
+    model = _to_be_passed(architecture, input_shape, n_outputs)
     flops = 3 * forward_pass(model, input_shape).flops * n_data * plan.epochs
     return flops >= divisions.APART_FLOPS
 
 
 def _to_be_passed(
-    architecture: ArchitectureSpec,
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    columns: HasBins | None,
+    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> nn.Module:
     """Return the network with zeros for parameters, or with none on "meta"."""
-    model = skeleton(architecture, input_shape, n_outputs, columns).to("meta")
+    model = skeleton(architecture, input_shape, n_outputs).to("meta")
     n_parameters = sum(p.numel() for p in model.parameters())
     large = n_parameters > _MOST_PARAMETERS or math.prod(input_shape) > _MOST_INPUTS
     if large or is_outside(architecture.family):
@@ -275,7 +266,6 @@ def too_costly(
     estimators: Collection[str],
     *,
     n_data: int,
-    columns: HasBins | None = None,
 ) -> str:
     """Return why curvatures or the last layer take too long for an architecture, or "".
 
@@ -286,10 +276,9 @@ def too_costly(
         plan: the online curvature is read.
         estimators: those without a curvature or a last layer are never in the way.
         n_data: training examples.
-        columns: of the data, for networks that encode numbers.
     """
     kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
-    model = skeleton(architecture, input_shape, n_outputs, columns)
+    model = skeleton(architecture, input_shape, n_outputs)
     online = plan.online.curvature
     exact = max(1, likelihood(plan.likelihood).n_roots(n_outputs))
     each = 1 if CURVATURES[online].columns == "residual" else exact

@@ -28,7 +28,6 @@ from torch import Tensor
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.likelihoods import Likelihood, Scale, likelihood, scales_of
 from nas_evidence.models.modes import in_training_mode
-from nas_evidence.models.number_layers import Piecewise
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
@@ -127,7 +126,7 @@ def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedErr
     program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
     with program:
         constant = _Constant.of(chosen, program.theta)
-        for batches in _epochs_of(chosen, n_epochs, program.encoding):
+        for batches in _epochs_of(chosen, n_epochs):
             rates = _begin_epoch(chosen, program, constant)
             sums: list[LossSums] = []
             for batch in batches:
@@ -178,10 +177,8 @@ class _Constant:
         return self.scale[: len(batch.sizes)]
 
 
-def _epochs_of(
-    networks: Sequence[Network], n_epochs: int, encoding: Piecewise | None
-) -> Iterator[Iterator[Batch]]:
-    """Return the minibatches of the next epochs, with their numbers encoded."""
+def _epochs_of(networks: Sequence[Network], n_epochs: int) -> Iterator[Iterator[Batch]]:
+    """Return the minibatches of the next epochs."""
     epochs = [[network.epoch + k for network in networks] for k in range(1, n_epochs + 1)]
     data = [network.data for network in networks]
     of_epochs = [list(zip(networks, at, strict=True)) for at in epochs]
@@ -189,7 +186,7 @@ def _epochs_of(
     moves = [
         [moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in of_epochs
     ]
-    return minibatches(data, orders, networks[0].plan.batch_size, moves, encoding)
+    return minibatches(data, orders, networks[0].plan.batch_size, moves)
 
 
 def _begin_epoch(

@@ -44,7 +44,6 @@ from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import gaussian
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.root_finding import root
-from nas_evidence.models.number_layers import behind_encoding, encoding_of
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
@@ -268,7 +267,7 @@ def _found(passes: Sequence[Passes], kind: str, n_draws: int) -> list[list[Curva
     model, n_rows = first.network.model, max(len(one.data.x_train) for one in passes)
     batch_size = rows_at_once(model, first.data.x_train)
     # A network of the user's may be anything: its pass checks what it does.
-    if kind == KIND and first.network.family and can_join(behind_encoding(model), n_rows):
+    if kind == KIND and first.network.family and can_join(model, n_rows):
         members = [_member(one, kind) for one in passes]
         return kroneckers_side_by_side(members, batch_size=batch_size, n_draws=n_draws)
     return [
@@ -288,12 +287,9 @@ def _found(passes: Sequence[Passes], kind: str, n_draws: int) -> list[list[Curva
 
 
 def _member(one: Passes, kind: str) -> Member:
-    """Return a network as one of those side by side, on encoded inputs if it encodes numbers."""
-    model, inputs, kept = one.network.model, one.data.x_train, one._kept()
-    if (encoding := encoding_of(model)) is not None:
-        inputs, kept = encoding(inputs), {}  # those kept are of the data as they are
-    given = one.data.y_train, one.likelihood, one._random_of(kind), kept
-    return Member(behind_encoding(model), inputs, *given)
+    """Return a network as one of those side by side."""
+    given = one.data.y_train, one.likelihood, one._random_of(kind), one._kept()
+    return Member(one.network.model, one.data.x_train, *given)
 
 
 def _divergence(

@@ -67,7 +67,7 @@ def new_network(data: TensorData, given: Assignment) -> Network:
     """Return a new network for all of some data, before its first epoch."""
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
     width, architecture = given.plan.head_width(data.n_outputs), given.architecture
-    model = build(architecture, data.input_shape, width, generator, data.columns)
+    model = build(architecture, data.input_shape, width, generator)
     model = model.to(data.x_train.device)
     return begin(model, data, given.plan, given.seed, family=architecture.family)
 

@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from nas_evidence.models.cnn import CellMean
 from nas_evidence.models.fixup import FixupBias, FixupScale
-from nas_evidence.models.number_layers import Piecewise
 from nas_evidence.models.resnet import Block, ResNet
 
 #: Pairs of an input and an output pixel up to which a convolution is done as a product.
@@ -295,7 +294,6 @@ SUPPORTED: Mapping[type[nn.Module], Form] = {
     nn.Conv2d: _convolution,
     nn.ReLU: _pointwise,
     nn.MaxPool2d: _pooling,
-    Piecewise: _pointwise,
     CellMean: _cell_mean,
     FixupScale: _scale,
     FixupBias: _bias,

@@ -31,7 +31,6 @@ from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import likelihood
-from nas_evidence.models.number_layers import Piecewise, behind_encoding, encoding_of
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
@@ -158,7 +157,6 @@ def minibatches(
     orders: Sequence[Sequence[Tensor]],
     batch_size: int,
     moves: Sequence[Sequence[Moves | None]],
-    encoding: Piecewise | None = None,
 ) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
 
@@ -169,12 +167,10 @@ def minibatches(
         orders: of each epoch, a permutation [n] for each network, on the CPU.
         batch_size: B; the last one of a network may be smaller.
         moves: of each epoch, those of the images of each network; None for images as they are.
-        encoding: of the inputs, which a program leaves to its data; None for none.
     """
     counts = [len(order) for order in orders[0]]
     steps = _steps(counts, batch_size, data[0].y_train.device)
     n_inputs = data[0].x_train.shape[1:].numel()
-    n_inputs += 0 if encoding is None else len(encoding.column)
     per_step = batch_size * max(1, n_inputs)
     n_steps = max(1, _GATHERED // (per_step * len(data)))
     at_line = LINE // math.gcd(LINE, per_step)  # after so many steps a minibatch begins at a line
@@ -186,9 +182,9 @@ def minibatches(
         of_each = zip(data, zip(*some, strict=True), moves[first], strict=True)
         rows = [_Rows.of(*each) for each in of_each]
         if len(some) == 1:
-            yield _of_an_epoch(rows, steps, batch_size, n_steps, encoding)
+            yield _of_an_epoch(rows, steps, batch_size, n_steps)
         else:
-            x, y = _gathered(rows, len(some), 0, counts[0], encoding)
+            x, y = _gathered(rows, len(some), 0, counts[0])
             yield from (_batches(x[:, at], y[:, at], steps, batch_size) for at in range(len(some)))
 
 
@@ -212,18 +208,14 @@ def _steps(counts: Sequence[int], size: int, device: torch.device) -> list[_Step
 
 
 def _of_an_epoch(
-    rows: Sequence["_Rows"],
-    steps: Sequence[_Step],
-    size: int,
-    n_steps: int,
-    encoding: Piecewise | None,
+    rows: Sequence["_Rows"], steps: Sequence[_Step], size: int, n_steps: int
 ) -> Iterator[Batch]:
     """Return the minibatches of one epoch, some steps at a time."""
     for start in range(0, steps[-1].at + 1, n_steps):
         some = [step for step in steps if start <= step.at < start + n_steps]
         n_active = max(len(step.sizes) for step in some)
         stop = (some[-1].at + 1) * size
-        x, y = _gathered(rows[:n_active], 1, start * size, stop, encoding)
+        x, y = _gathered(rows[:n_active], 1, start * size, stop)
         yield from _batches(x[:, 0], y[:, 0], some, size)
 
 
@@ -271,9 +263,9 @@ class _Rows:
 
 
 def _gathered(
-    rows: Sequence[_Rows], n_epochs: int, start: int, stop: int, encoding: Piecewise | None
+    rows: Sequence[_Rows], n_epochs: int, start: int, stop: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
+    """Return the data at some places in the order of each epoch [K, epochs, n, ...]."""
     most = max(row.order_y[:, start:stop].shape[1] for row in rows)
     most = -(-most // LINE) * LINE  # each network's begin at a line of memory
     parts = [row.part(start, stop, most) for row in rows]
@@ -281,7 +273,7 @@ def _gathered(
         torch.stack(each).view(len(rows), n_epochs, most, *each[0].shape[1:])
         for each in zip(*parts, strict=True)
     )
-    return x if encoding is None else encoding(x), y
+    return x, y
 
 
 def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
@@ -301,10 +293,8 @@ def _padded(x: Tensor, n: int) -> Tensor:
 class Program(AbstractContextManager["Program"]):
     """The parameters of K networks as rows of one matrix, and their optimiser.
 
-    theta     [K, P]
-    moments   of the optimiser, each [K, P]
-    encoding  of the numbers, a fixed function that minibatches are to come through, or None: once
-              for many steps it costs little, and what is left may be a plain perceptron
+    theta    [K, P]
+    moments  of the optimiser, each [K, P]
     """
 
     def __init__(
@@ -315,8 +305,7 @@ class Program(AbstractContextManager["Program"]):
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
         self._likelihood = likelihood(plan.likelihood)  # at the scale 1; `step` is given others
-        self.encoding = encoding_of(models[0])
-        self._network = behind_encoding(models[0])
+        self._network = models[0]
         self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))

@@ -152,10 +152,8 @@ class Trial:
             n_data, scores = len(data.x_train), given.estimators
             device = data.x_train.device.type
             given_to = architecture, shape, width, plan, scores
-            self.cost = cost_of(*given_to, n_data, device=device, columns=data.columns)
-            reason = self._exceeded_limit() or too_costly(
-                *given_to, n_data=n_data, columns=data.columns
-            )
+            self.cost = cost_of(*given_to, n_data, device=device)
+            reason = self._exceeded_limit() or too_costly(*given_to, n_data=n_data)
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return

@@ -167,8 +167,7 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     shape, n_outputs = arrays.input_shape, plan.head_width(arrays.n_outputs)
     n_data = len(arrays.x_train)
     cost = cost_of(
-        assignment.architecture, shape, n_outputs, plan, estimators, n_data, device="cuda",
-        columns=arrays.columns,
+        assignment.architecture, shape, n_outputs, plan, estimators, n_data, device="cuda"
     )  # fmt: skip
     numbers = sum(x.size for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
     if isinstance(arrays.x_train, np.ndarray):

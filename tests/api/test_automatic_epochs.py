@@ -1,16 +1,14 @@
 """Claims about epochs = "auto": a number before the first trial, and the same ever after."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from messages import refused
 
-from nas_evidence.api.request import asked_for, overrides_of
+from nas_evidence.api.request import asked_for
 from nas_evidence.api.runs import begun
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.data.proposed import epochs_for
-from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.toml import dump_study, load_study
 from nas_evidence.storage.study_folder import read_study
 
@@ -125,25 +123,6 @@ def test_few_rows_in_five_folds_are_ranked_by_the_estimate(
 ) -> None:
     asked = asked_for(str(written(tmp_path / "s.toml", "")), changes)
     assert begun(tmp_path / "run", asked.spec, None)[0].rank_by == expected
-
-
-def test_what_is_delivered_is_decided_by_the_kind_of_data_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Digits are images; a study of an older version, whose file lacks the key, stays as it is."""
-    both = replace(TARGET_KINDS["classification"], of_rows="seeds", of_images="three")
-    monkeypatch.setitem(TARGET_KINDS, "classification", both)
-    silent = load_study(written(tmp_path / "s.toml", ""))
-    assert begun(tmp_path / "images", silent, None)[0].deliver == "three"
-    given = load_study(tmp_path / "s.toml", ["deliver=single"])
-    assert begun(tmp_path / "given", given, None)[0].deliver == "single"
-    assert begun(tmp_path / "given", silent, None)[0].deliver == "single"
-    file = tmp_path / "given" / "study.toml"
-    lines = [line for line in file.read_text().splitlines() if "deliver" not in line]
-    file.write_text("\n".join(lines))
-    assert begun(tmp_path / "given", silent, None)[0].deliver == "auto"
-    asked = asked_for(str(tmp_path / "s.toml"), overrides_of({"single": True}))
-    assert asked.spec.deliver == "single"
 
 
 def test_what_orders_the_architectures_stays_when_a_study_goes_on(tmp_path: Path) -> None:

@@ -307,30 +307,11 @@ def test_an_export_is_an_artifact_of_the_run_of_its_trial(tmp_path: Path) -> Non
     np.testing.assert_array_equal(told, study.predict(x).mean)
 
 
-@pytest.mark.slow
-def test_a_mixture_is_an_artifact_of_the_run_of_the_network_that_represents_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of stacked networks, which are of several architectures, there is no such run."""
-    pytest.importorskip("mlflow")
-    kept = list[tuple[int, Path]]()
-
-    def made(*_: object) -> SimpleNamespace:
-        def keep(trial_id: int, folder: Path) -> None:
-            kept.append((trial_id, folder))
-
-        return SimpleNamespace(study_started=lambda *_: None, keep_export=keep)
-
-    monkeypatch.setattr("nas_evidence.api.trackers.mlflow.MLflow", made)
+def test_networks_of_several_architectures_are_an_artifact_of_no_run(tmp_path: Path) -> None:
     spec: Any = None
-    for kind in ("mixture", "stacked"):
-        (tmp_path / kind).mkdir()
-        written = {"kind": kind, "trial_id": 7, "chosen": [7, 3]}
-        (tmp_path / kind / "ensemble.json").write_text(json.dumps(written))
-    trackers.keep_export("mlflow:sqlite:///x.db", spec, tmp_path, tmp_path / "mixture")
-    assert kept == [(7, tmp_path / "mixture")]
+    (tmp_path / "ensemble.json").write_text("{}")
     with refused("export-track-ensemble"):
-        trackers.keep_export("mlflow", spec, tmp_path, tmp_path / "stacked")
+        trackers.keep_export("mlflow", spec, tmp_path, tmp_path)
 
 
 @pytest.mark.long

@@ -151,8 +151,6 @@ def test_kronecker_definitions_of_a_network_are_those_of_the_estimators() -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "problem", ["linear-power", "logistic-power", "linear-3", "linear-bins", "noise-2"]
-)
+@pytest.mark.parametrize("problem", ["linear-power", "logistic-power", "linear-3", "noise-2"])
 def test_a_problem_holds(problem: str) -> None:
     assert not [row for row in run_audit([problem]) if not row.holds]

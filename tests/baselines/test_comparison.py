@@ -12,6 +12,7 @@ import pytest
 import torch
 from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
+from unseen import delivered_unseen
 
 from nas_evidence.baselines import models, on_folds
 from nas_evidence.baselines.comparison import (
@@ -29,7 +30,7 @@ from nas_evidence.data.source import stored_source
 from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predicted import Prediction, mean_metrics
-from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, stored_unseen
+from nas_evidence.exporting.winner import Winner, load_winner, stored_unseen
 from nas_evidence.maths.bias_corrected import chosen, draws_of_rows
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.reporting.headline import worth_sentence

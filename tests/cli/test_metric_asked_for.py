@@ -12,12 +12,13 @@ from commands import run
 from messages import refused
 from sklearn.metrics import f1_score
 from typer.testing import CliRunner
+from unseen import delivered_unseen
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.cli.main import app
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.winner import delivered_unseen, load_winner
+from nas_evidence.exporting.winner import load_winner
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.storage.tables import read_study_tables
 

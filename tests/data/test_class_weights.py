@@ -15,6 +15,7 @@ from messages import refused
 from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 from sklearn.utils.class_weight import compute_class_weight
+from unseen import delivered_unseen
 
 import nas_evidence
 from nas_evidence.api.request import of_source
@@ -25,7 +26,7 @@ from nas_evidence.data.labels import class_weights
 from nas_evidence.data.source import source_in_memory
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Prediction, Predictor
-from nas_evidence.exporting.winner import delivered_unseen, load_winner
+from nas_evidence.exporting.winner import load_winner
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.tables import read_study_tables
 

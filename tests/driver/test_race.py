@@ -31,9 +31,9 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.tables import read_study_tables, read_table
+from nas_evidence.storage.told_order import best_trial
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Verdict
 
@@ -258,7 +258,7 @@ def test_the_finalists_are_trained_on_all_rows_after_the_race_by_the_seeds_of_th
     tables = read_study_tables(tmp_path)
     assert {*tables.trials["of"]} == {"folds"}
     assert {*tables.whole["trials"]["of"], *tables.whole["trials"]["stage"]} == {"whole"}
-    assert delivered_trials(tables) == [best[0].trial_id]
+    assert best_trial(tables) == best[0].trial_id
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_a_network_of_all_rows_that_fails_gives_way_to_its_next_seed_and_then_to
     one = run_of_folds(tmp_path / "b", OfFolds(3.0, {WHOLE_IDS + seeds[0]}))
     tables = read_study_tables(tmp_path / "b")
     assert tables.standings.first()[0].key == best.key
-    assert delivered_trials(tables) == [seeds[1]]
+    assert best_trial(tables) == seeds[1]
     assert one[WHOLE_IDS + seeds[1]].status is TrialStatus.COMPLETE
     every = {WHOLE_IDS + i for i in seeds}
     run_of_folds(tmp_path / "c", OfFolds(3.0, every))
@@ -293,7 +293,7 @@ def test_a_network_of_all_rows_that_fails_gives_way_to_its_next_seed_and_then_to
     assert [one.key for one in tables.standings.first()] == [
         *[one.key for one in order[1:]], best.key
     ]  # fmt: skip
-    assert delivered_trials(tables) == [order[1].trial_id]
+    assert best_trial(tables) == order[1].trial_id
     complete = [row for row in tables.whole_rows if row.status is TrialStatus.COMPLETE]
     assert len(complete) == 3
     assert len(tables.whole_rows) == 3 + len(seeds)

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from unseen import delivered_unseen
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.exporting.folder import unseen_measures
+from nas_evidence.exporting.folder import measures_of
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
+from nas_evidence.exporting.winner import load_winner, stored_unseen
 from nas_evidence.scores.folds import all_folds, cross_fitted, restored
 from nas_evidence.storage.tables import read_study_tables
 from nas_evidence.training.parts import order_of_data
@@ -112,7 +113,7 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
         torch.testing.assert_close(delivered[rows, c:], factor * raw[rows, c:])
         logs = unseen.rows(rows).at(factor).log_density(data.y_train[rows])
         losses.append(-logs)
-    measured = unseen_measures(winner)
+    measured = measures_of([winner])
     if arrays.task == "labels":
         assert measured["log_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
         card = json.loads((study.folder / "export" / "evidence.json").read_text())["unseen"]

@@ -32,7 +32,7 @@ def network(
     spec = ArchitectureSpec(family=family, values=values)
     generator = torch.Generator().manual_seed(seed)
     width = (1 + noisy) * arrays.n_outputs
-    model = build(spec, arrays.input_shape, width, generator, arrays.columns)
+    model = build(spec, arrays.input_shape, width, generator)
     with torch.no_grad():  # a network fresh from its initialisation may have outputs of 0
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -68,18 +68,6 @@ def test_every_family_gives_in_onnxruntime_what_it_gives_in_torch(
     with torch.no_grad():
         expected = exported(torch.from_numpy(digits.x_test)).numpy()
     np.testing.assert_allclose(run(tmp_path / "m.onnx", digits.x_test), expected, atol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_bins_of_numbers_are_in_the_file_of_one_network_and_of_an_ensemble(tmp_path: Path) -> None:
-    real = load(DatasetSpec(name="diabetes", max_train=60, max_test=10), seed=0)
-    members = [network(family, real, numbers="piecewise") for family in ("mlp", "linear")]
-    for exported in (members[0], Mixed(members, np.array([0.4, 0.6]))):
-        assert write_onnx(exported, tmp_path / "m.onnx", real) <= 1e-5
-        with torch.no_grad():
-            expected = exported(torch.from_numpy(real.x_test)).numpy()
-        np.testing.assert_allclose(run(tmp_path / "m.onnx", real.x_test), expected, rtol=1e-5)
 
 
 @pytest.mark.long

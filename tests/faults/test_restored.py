@@ -286,7 +286,6 @@ CHANGED: dict[str, object] = {
     "finalists": 2,
     "race": RaceSpec(trials=4),
     "metric": "f1",
-    "deliver": "three",
     "stop": "auto",
 }
 

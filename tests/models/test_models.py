@@ -270,7 +270,7 @@ def test_feasible_means_buildable_and_infeasible_raises_the_reason(
         (
             architecture("mlp", widht=8),
             (13,),
-            "'widht'; its parameters: depth, width, shape, numbers",
+            "'widht'; its parameters: depth, width, shape",
         ),
         (architecture("rnn"), (13,), "family 'rnn' is unknown; choose one of mlp"),
         (architecture("mlp"), (28, 28), "vector .* or an image"),

@@ -334,28 +334,15 @@ def test_a_warm_start_is_history_and_not_a_proposal(tmp_path: Path) -> None:
     assert all(a.family != "linear" for a in asked)
 
 
-def test_architectures_of_a_study_without_numbers_are_plain_where_these_are_searched(
-    tmp_path: Path,
-) -> None:
-    points = [p for p in startup_points(study()) if p.family == "mlp"][:2]
-    folder = old_study(tmp_path / "old", points)
-    spec = study(warm_start=str(folder))
-    space = {**spec.family["mlp"], "numbers": Choice(options=("plain", "piecewise"))}
-    spec = spec.model_copy(update={"family": {"mlp": space}})
-    warm = [architecture.values for architecture, _ in warm_trials(spec)]
-    assert warm == [{**p.values, "numbers": "plain"} for p in points]
-
-
-def test_an_architecture_leaves_out_numbers_that_are_not_searched_also_where_it_is_given() -> None:
+def test_plain_numbers_of_an_earlier_study_stay_where_it_lists_them_alone(tmp_path: Path) -> None:
     spec = study(first=({"family": "linear", "numbers": "plain"},))
     assert startup_points(spec)[0] == ArchitectureSpec(family="linear")
-    spec = study(first=({"family": "linear", "numbers": "piecewise"},))
-    with refused("first-trial-outside-space", "numbers", "plain"):
-        startup_points(spec)
-    spec = spec.model_copy(update={"first": ({"family": "linear"},)})
-    space = {**spec.family, "linear": {"numbers": Choice(options=("piecewise", "plain"))}}
-    spec = spec.model_copy(update={"family": space})
+    space = {**spec.family, "linear": {"numbers": Choice(options=("plain",))}}
+    spec = spec.model_copy(update={"first": ({"family": "linear"},), "family": space})
     assert startup_points(spec)[0].values == {"numbers": "plain"}
+    folder = old_study(tmp_path / "old", [ArchitectureSpec(family="linear")])
+    spec = spec.model_copy(update={"warm_start": str(folder)})
+    assert [architecture.values for architecture, _ in warm_trials(spec)] == [{"numbers": "plain"}]
 
 
 @pytest.mark.slow

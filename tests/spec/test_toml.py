@@ -9,7 +9,7 @@ import pytest
 import study_reference
 from messages import refused
 
-from nas_evidence.spec.domains import IntRange, keys_of
+from nas_evidence.spec.domains import Choice, IntRange, keys_of
 from nas_evidence.spec.registry import REMOVED, SCORES, declared
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
@@ -126,7 +126,7 @@ gpus = "all"
         ("[family.mlp]\n[plan]\nschedule = 'steps'", "`milestones` must name at least one epoch"),
         (
             "[family.mlp]\nepochs = 3",
-            "known: depth, width, shape, numbers; 'epochs' is a key of [plan]",
+            "known: depth, width, shape; 'epochs' is a key of [plan]",
         ),
         ("[family.mlp]\n[pruning]\nname = 'asha'", "known: rule, "),
         ("[family.mlp]\n[plan]\nname = 'x'", "did you mean 'name' in the head of the file?"),
@@ -183,9 +183,37 @@ def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
             "`stop` is no longer a key; remove it: a search runs `n_trials`, and the report says "
             "what more would gain",
         ),
+        (
+            'name = "x"\ndeliver = "seeds"',
+            '`deliver` is no longer a key; leave it out, or write "single": `--top N` predicts by '
+            "N networks; nas-evidence of commit 52e6435a resumes and exports a study that has it",
+        ),
     ]:
         (found,) = mistakes(tmp_path, f"{head}\n{data}")
         assert found.partition(": ")[2] == said
+
+
+@pytest.mark.parametrize(
+    "numbers", ['["plain", "piecewise"]', '"piecewise"', '{options = ["piecewise"]}']
+)
+def test_an_encoding_of_numbers_is_refused_by_name(tmp_path: Path, numbers: str) -> None:
+    data = f'name = "x"\n[dataset]\nname = "diabetes"\n[family.mlp]\nnumbers = {numbers}\n'
+    (found,) = mistakes(tmp_path, data)
+    assert ":5: `family.mlp.numbers` is no longer a key; leave it out; " in found
+    assert "52e6435a" in found
+
+
+def test_what_earlier_versions_stored_by_default_is_read_as_it_was(tmp_path: Path) -> None:
+    """`numbers = "plain"` where it was listed, since it is in the keys of its architectures."""
+    head, data = 'name = "x"\n', '[dataset]\nname = "digits"\n[family.mlp]\n'
+    expected = load_study(write(tmp_path, head + data))
+    for value in ("auto", "single"):
+        assert load_study(write(tmp_path, f'deliver = "{value}"\n{head}{data}')) == expected
+        assert load_study(write(tmp_path, head + data), [f"deliver={value}"]) == expected
+    for value in ('"plain"', '["plain"]', '{options = ["plain"]}'):
+        study = load_study(write(tmp_path, f"{head}{data}numbers = {value}\n"))
+        assert study.family["mlp"] == {"numbers": Choice(options=("plain",))}
+        assert load_study(write(tmp_path, dump_study(study))) == study
 
 
 def _misspelt(name: str) -> str:

@@ -38,7 +38,6 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.delivered import delivered_of
 from nas_evidence.storage.tables import read_study_tables, write_record
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -167,12 +166,12 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
     assert len(list(models.iterdir())) <= 12 + 6
 
 
-def test_whichever_wins_the_race_the_weights_of_all_that_is_delivered_are_there(
+def test_whichever_wins_the_race_its_weights_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 10)
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
-    study = STUDY.model_copy(update={"finalists": 3, "deliver": "seeds"})
+    study = STUDY.model_copy(update={"finalists": 3})
     models, done = tmp_path / "models", list[TrialRow]()
     models.mkdir()
     kept = KeptModels(tmp_path, study, {})
@@ -183,12 +182,7 @@ def test_whichever_wins_the_race_the_weights_of_all_that_is_delivered_are_there(
         done.append(TrialRow.of(one))
         kept.add(done[-1], len(done))
     winner = Standings(study, done).best
-    delivered = delivered_of(winner, study)
-    assert delivered[0] == winner.trial_id
-    assert len(delivered) == 4
-    assert {f"{i}.safetensors" for i in delivered} <= {path.name for path in models.iterdir()}
-    single = study.model_copy(update={"deliver": "single"})
-    assert delivered_of(winner, single) == [winner.trial_id]
+    assert (models / f"{winner.trial_id}.safetensors").exists()
 
 
 #: As `search` proposes it for few rows: ranked by the estimate.

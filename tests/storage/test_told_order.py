@@ -16,9 +16,8 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.delivered import delivered_among, delivered_trials
 from nas_evidence.storage.tables import read_study_tables, write_record
-from nas_evidence.storage.told_order import ToldRank, told_order
+from nas_evidence.storage.told_order import ToldRank, best_trial, told_order
 
 pytestmark = pytest.mark.slow
 
@@ -79,15 +78,14 @@ def test_nothing_is_fitted_where_the_report_is_of_what_is_stored(
     assert study_status(folder).best is not None
 
 
-@pytest.mark.parametrize("deliver", [None, "seeds", "three"])
-def test_what_is_delivered_is_the_same_and_needs_no_fit(
-    deliver: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_best_trial_is_the_same_and_needs_no_fit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = STUDY.model_copy(update={"deliver": deliver})
-    fitted, told = (read_study_tables(folder, study) for _ in range(2))
-    expected = delivered_among(fitted.standings, study)
+    fitted, told = (read_study_tables(folder, STUDY) for _ in range(2))
+    expected = fitted.standings.best
     monkeypatch.setattr("nas_evidence.storage.tables.Standings", None)
-    assert delivered_trials(told) == expected
+    assert expected is not None
+    assert best_trial(told) == expected.trial_id
     assert told_in(folder)[0].trial_ids == (7, 8)
 
 

@@ -114,10 +114,6 @@ TRIALS = {
     "own": Case(OWN, "digits", (*DEFAULT, "kfac_ggn"), {"folds": 5}, values={"width": 4}),
     "linear, real": real("prices", *DEFAULT, "full_ggn", "diag_ggn", family="linear"),
     "own, real": real(family=OWN, values={"width": 4}, plan={"settle": 0.3}),
-    "piecewise numbers": real("few prices", *DEFAULT, "kfac_ggn", plan={"settle": 0.3}, values={
-        **SMALL_MLP, "numbers": "piecewise"}),
-    "piecewise numbers, linear": Case("linear", "few rare", (*DEFAULT, "full_ggn"), values={
-        "numbers": "piecewise"}),
     # likelihoods and targets
     "own noise": Case("mlp", "prices", DEFAULT, HETEROSCEDASTIC),
     "own noise, two targets": Case("mlp", "two", DEFAULT, HETEROSCEDASTIC),

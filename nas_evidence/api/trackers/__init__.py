@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nas_evidence.exporting.soundness import is_mixture, read_json
+from nas_evidence.exporting.soundness import read_json
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.proxies import is_loopback, pass_proxies_by, proxy_of
 from nas_evidence.plumbing.user_error import UserError
@@ -182,7 +182,7 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
         text: "mlflow" or "mlflow:URI".
         spec: the study.
         folder: of the study.
-        export: folder of one network, or of all networks of an architecture.
+        export: folder of one network.
 
     Raises:
         ValueError: for another tracker, or an ensemble.
@@ -194,8 +194,7 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
             "export-track",
             f"an export is kept by track=mlflow or mlflow:URI, but got {masked(text)!r}.",
         )
-    of_one = "ensemble.json" if is_mixture(export) else "evidence.json"
-    if not (export / of_one).is_file():
+    if not (export / "evidence.json").is_file():
         raise UserError(
             "export-track-ensemble",
             f"`track` keeps the export of one architecture, but {export} holds an ensemble of "
@@ -206,5 +205,5 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
     pass_proxies_by(place)
     tracker = MLflow(spec, folder, place)
     tracker.study_started(spec, folder)
-    trial_id = read_json(export, of_one)["trial_id"]
+    trial_id = read_json(export, "evidence.json")["trial_id"]
     tracker.keep_export(trial_id, export)
