@@ -543,6 +543,12 @@ class StudyTables:
             )
         return rows.iloc[0]
 
+    @property
+    def n_rows(self) -> int:
+        """The most rows that a network was trained on: all training rows, once there is one."""
+        frames = [self.trials, *([self.whole["trials"]] if self.whole else [])]
+        return max((int(n) for one in frames for n in one["n_data"].dropna()), default=0)
+
     def network_of(self, trial_id: int) -> int:
         """Return the trial that has the network of all rows of a finished one: itself, or not."""
         return trial_id if self.spec.trains_whole else WHOLE_IDS + trial_id
@@ -734,9 +740,15 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     }
     return {
         "trials": [trial],
-        "evidence": [key | _evidence_row(e.epoch, e.estimate) for e in record.evaluations],
+        "evidence": [key | _evidence_row(e) for e in record.evaluations],
         "terms": [
-            key | {"epoch": e.epoch, "estimator": e.estimate.estimator, **term.model_dump()}
+            key
+            | {
+                "epoch": e.epoch,
+                "of": e.of,
+                "estimator": e.estimate.estimator,
+                **term.model_dump(),
+            }
             for e in record.evaluations
             for term in e.estimate.terms
         ],
@@ -744,8 +756,10 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     }
 
 
-def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
-    row: Row = {"epoch": epoch, **estimate.model_dump(exclude={"terms"})}
+def _evidence_row(evaluation: Evaluation) -> Row:
+    estimate = evaluation.estimate
+    row: Row = {"epoch": evaluation.epoch, "of": evaluation.of}
+    row |= estimate.model_dump(exclude={"terms"})
     if not math.isfinite(estimate.value):
         if not estimate.valid:  # else an infinite value still has a place in an order
             row["value"] = math.nan
