@@ -301,7 +301,8 @@ def found_by_folds(
     mine = {"trial_id": row.trial_id, "attempt": row.attempt}
     loss = mine | {"estimator": "train_nll_per_datum"}
     cells: dict[TableName, list[dict[str, Any]]] = {}
-    for table, wanted in (("trials", mine), ("evidence", loss)):
+    both: list[tuple[TableName, Mapping[str, object]]] = [("trials", mine), ("evidence", loss)]
+    for table, wanted in both:
         stored = _stored(folder / table / f"{stem}.parquet")
         rows = [] if stored is None else stored.to_pylist()
         cells[table] = [one for one in rows if wanted.items() <= one.items()]
@@ -563,8 +564,8 @@ class StudyTables:
         Raises:
             UserError: the trial is not finished.
         """
-        trials = self.whole.get("trials") if self.whole else None
-        rows = [] if trials is None else trials[trials["trial_id"] == self.network_of(trial_id)]
+        trials = self.whole["trials"] if self.whole else self.trials
+        rows = trials[trials["trial_id"] == self.network_of(trial_id)]
         return rows.iloc[0] if len(rows) else self.row(trial_id)
 
     def evidence_of_network(self, trial_id: int) -> "pd.DataFrame":
