@@ -78,9 +78,8 @@ class _Running:
         return {k * PART_IDS + self.launch.assignment.trial_id for k in range(1, n + 1)}
 
     def waits(self, done: set[int]) -> bool:
-        """Whether it is trained, and such folds are left."""
-        epochs = self.launch.assignment.plan.epochs
-        return self.epoch >= epochs and not self.parts <= done
+        """Whether such folds are left."""
+        return not self.parts <= done
 
 
 class SimulatedExecutor:

@@ -199,6 +199,7 @@ likelihood = "categorical"        # classes
 likelihood_power = 0.5            # a tempered posterior
 settle = 0                        # no settling after the last epoch
 folds = 1                         # half the cost, more seed noise
+whole = true                      # a network of all rows in each trial
 """,
         """\
 [plan]

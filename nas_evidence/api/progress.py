@@ -16,7 +16,15 @@ from typing import Any
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import architecture_text, value_text
-from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.record import (
+    RACE_IDS,
+    SliceReport,
+    TrialRecord,
+    TrialStatus,
+    is_race,
+    is_searched,
+    ranks,
+)
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ArchitectureSpec,
@@ -187,7 +195,7 @@ class Progress(Watcher):
     def ended(self, record: TrialRecord) -> None:
         """Move a trial to the finished ones, and print a line."""
         row = self.rows.pop(record.trial_id, _Row(record.trial_id, record.architecture))
-        self.n_done += not is_race(record.trial_id)
+        self.n_done += is_searched(record.trial_id)
         row.seconds = record.total_seconds
         row.outcome, row.epoch = str(record.status), record.epochs
         estimate = record.final_estimate(self.study.objective)
@@ -212,7 +220,8 @@ class Progress(Watcher):
 
     def _line(self, row: _Row, record: TrialRecord) -> str:
         if record.status is TrialStatus.COMPLETE:
-            result = f"{self.study.objective}={score_text(row.score)}"
+            scored = f"{self.study.objective}={score_text(row.score)}"
+            result = scored if ranks(record.trial_id) else "trained on all rows"
         else:
             result = record.cause
         left = self.left()
@@ -220,6 +229,8 @@ class Progress(Watcher):
         place = f"{self.n_done}/{self.study.n_trials}"
         if is_race(record.trial_id):
             place = self.retraining(record.trial_id)
+        if not ranks(record.trial_id):
+            place = "finalist on all rows"
         name = architecture_text(row.architecture.family, row.architecture.values)
         return (
             f"[{place}] trial {record.trial_id} ({name}) {record.status}, {result} "

@@ -39,8 +39,8 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
     chosen = best.trial_id
 
     def stored_trial(trial_id: int) -> Winner | None:
-        kept = (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
-        return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
+        kept = tables.has_network(trial_id) or trial_id == chosen
+        return load_winner(tables, arrays, trial_id) if kept else None
 
     tested = len(arrays.x_test) > 0
     of = tables.spec.plan.declared

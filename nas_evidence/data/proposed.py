@@ -138,7 +138,10 @@ def with_numbers(
         online["every"] = interval(plan) if stored is None else stored.online.every
     if plan.online.rows == "auto" and stored is not None:  # a number where a study is older
         online["rows"] = stored.online.rows
-    changed = {"online": plan.online.model_copy(update=online)} if online else {}
+    if stored is not None and (plan.whole is None or (plan.whole and stored.whole is None)):
+        changed["whole"] = stored.whole  # None: each trial trains one
+    if online:
+        changed["online"] = plan.online.model_copy(update=online)
     if stored is not None and stored.milestones == plan.milestone_epochs:
         changed["milestones"] = stored.milestones
     return plan.model_copy(update=changed)

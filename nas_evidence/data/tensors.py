@@ -114,6 +114,13 @@ class TensorData:
         return 0.0 if self.own is None else self.own.least_noise
 
     @property
+    def seen_test(self) -> Tensor:
+        """The test targets as networks of these rows see them, like `y_train`."""
+        if self.own is None:
+            return self.y_test
+        return _seen(self.own.test, self.own.scale, self.y_test.device)
+
+    @property
     def tested(self) -> tuple[TargetScale, NDArray[Any], NDArray[np.float64] | float]:
         """The test targets as predictions are judged: their scale, themselves, the unit of errors.
 

@@ -9,6 +9,8 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
+from nas_evidence.spec.record import Stage
+
 #: Share of all trials that the race has by default: a third of those of the search.
 _RACE_SHARE = 0.25
 #: Trials whose mean time is expected of the next: the machine may have become slower.
@@ -20,7 +22,8 @@ class Deadline:
 
     limited   there is a limit
     searched  nothing more is proposed
-    full      no trial is begun
+    full      no trial of the race is begun
+    ended_whole  no network of all rows is begun
     over      what runs is stopped; what has a checkpoint is continued by the next run
     """
 
@@ -29,7 +32,7 @@ class Deadline:
         self._left, self._total, self.limited = left, math.inf, left is not None
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._began: dict[int, float] = {}
-        self.searched = self.full = self.over = False
+        self.searched = self.full = self.ended_whole = self.over = False
 
     def begin(self) -> None:
         """Note that trials may begin from now on."""
@@ -49,17 +52,20 @@ class Deadline:
         """Note when it ended."""
         self._recent.append(now - self._began.pop(trial_id, now))
 
-    def fits(self, *, race: bool, races: bool) -> bool:
+    def fits(self, stage: Stage, *, races: bool, follows: bool) -> bool:
         """Return whether a trial is expected to end in time; if not, none of its kind is begun.
 
         Args:
-            race: whether it is one of the race.
+            stage: when it runs.
             races: whether time is limited, and a race would follow if the search ended now.
+            follows: whether time is limited, and the leader is trained on all rows then.
         """
-        reserved = _RACE_SHARE * self._total if races and not race else 0.0
-        fits = self.left() > reserved + (statistics.mean(self._recent) if self._recent else 0.0)
+        each = statistics.mean(self._recent) if self._recent else 0.0
+        reserved = _RACE_SHARE * self._total if races and stage == "search" else 0.0
+        reserved += each if follows and stage != "whole" else 0.0
+        fits = self.left() > reserved + each
         if not fits:
-            self.cut(race=race)
+            self.cut(stage)
         return fits
 
     def has_room(self, seconds: float) -> bool:
@@ -69,6 +75,7 @@ class Deadline:
         """
         return not self._recent or seconds <= self.left()
 
-    def cut(self, *, race: bool) -> None:
-        """Note that a trial of the search or of the race has to wait for the next run."""
-        self.searched, self.full = True, self.full or race
+    def cut(self, stage: Stage) -> None:
+        """Note that a trial of this kind has to wait for the next run."""
+        self.searched, self.full = True, self.full or stage != "search"
+        self.ended_whole |= stage == "whole"

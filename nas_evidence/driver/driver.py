@@ -16,22 +16,32 @@ from pathlib import Path
 from nas_evidence.driver.deadline import Deadline
 from nas_evidence.driver.folds_apart import Parts
 from nas_evidence.driver.outcomes import KeptModels, result_of
-from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
-from nas_evidence.driver.race import chosen_so_far, is_finished, next_round
+from nas_evidence.driver.plan import (
+    plan_race,
+    plan_trials,
+    to_ask,
+    to_tell,
+    trials_of,
+    whole_of,
+)
+from nas_evidence.driver.race import chosen_so_far, is_finished, next_round, next_whole
 from nas_evidence.driver.reconcile import complete, restored
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
+from nas_evidence.spec.divisions import predicted_folds, reported_division
 from nas_evidence.spec.record import (
+    WHOLE_IDS,
     LossKind,
     SliceReport,
     TrialRecord,
     TrialStatus,
-    is_race,
+    is_searched,
     n_searched,
     part_of,
+    stage_of,
     trial_of,
 )
 from nas_evidence.spec.schedule import next_stop, rungs
@@ -64,6 +74,7 @@ from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     compact,
+    found_by_folds,
     remove_torn,
     remove_unnamed,
     write_record,
@@ -199,6 +210,8 @@ class Driver:
             if not self._running and (over or not (self._queue or self._to_ask())):
                 if not over and not deadline.full and self._race():
                     continue
+                if not over and not deadline.ended_whole and self._train_whole():
+                    continue
                 assert over or deadline.searched or not self._waiting
                 return
             for event in self._executor.poll(timeout=1.0):
@@ -221,6 +234,22 @@ class Driver:
         self._flops |= {row.architecture_key: row.costs.get("flops", 0.0) for row in rows}
         self._enqueue(plan_race(self._chosen, self._done, self._study))
         return True
+
+    def _train_whole(self) -> bool:
+        """Queue the next networks of all rows of the finalists; tell if there are any."""
+        study = self._so_far() if self._deadline.searched else self._study
+        found = next_whole(study, self._done)
+        if new := {i: found[i] for i in found if i not in self._state.race}:
+            fact = RaceRound(trial_ids=tuple(new), architectures=tuple(new.values()))
+            self._log.write(fact, durable=True)
+        in_time = study.dataset.time_column is not None
+        known = predicted_folds(study.plan, study.estimators, 0, in_time=in_time)
+        n_networks = known[reported_division(study.plan, study.estimators, 0)] if found else 0
+        for trial_id in found:
+            row = self._done[trial_id - WHOLE_IDS]
+            of_folds = found_by_folds(self._folder, self._state, row, n_networks)
+            self._queue.append(whole_of(row, study, of_folds))
+        return bool(found)
 
     def _so_far(self) -> StudySpec:
         """Return the study as if its search ended now."""
@@ -339,7 +368,8 @@ class Driver:
 
     def _fits(self, planned: Assignment) -> bool:
         races = self._deadline.limited and self._so_far().n_finalists > 0
-        return self._deadline.fits(race=is_race(planned.trial_id), races=races)
+        follows = self._deadline.limited and not self._study.trains_whole
+        return self._deadline.fits(stage_of(planned.trial_id), races=races, follows=follows)
 
     def _enqueue(self, trials: Sequence[Assignment]) -> None:
         """Queue trials known together, the longest first if some of them have to wait."""
@@ -428,13 +458,13 @@ class Driver:
             self._executor.finish(trial_id)
             return
         self._enqueue_parts(self._parts.planned(report, assignment))
-        if not is_race(trial_id) and self._rungs.note(report):
+        if is_searched(trial_id) and self._rungs.note(report):
             self._release()
         if trial_id in self.requests.trials:
             self._executor.finish(trial_id, _CANCELLED)
             return
         rivals: Mapping[int, Point | None] | None = {}
-        if not is_race(trial_id) and self._rungs.reached(trial_id, report.epoch):
+        if is_searched(trial_id) and self._rungs.reached(trial_id, report.epoch):
             rivals = self._rungs.rivals(trial_id, report.epoch, self._done)
         if rivals is None:  # the rest of its batch has not arrived yet
             self._park(assignment)
@@ -450,7 +480,7 @@ class Driver:
             self._joining[trial_id] = assignment
         elif not self._deadline.has_room(report.seconds):  # its next slice would not end in time
             self._park(assignment)
-            self._deadline.cut(race=is_race(trial_id))
+            self._deadline.cut(stage_of(trial_id))
         else:
             self._advance(report, assignment)
 
@@ -584,8 +614,7 @@ class Driver:
         weights = home / f"attempt-{record.attempt}" / "model.safetensors"
         self._models.take(weights, trial_id)
         crash_point("model")
-        stage = "race" if is_race(trial_id) else "search"
-        about = {"content_hash": self._content_hash, "stage": stage}
+        about = {"content_hash": self._content_hash, "stage": stage_of(trial_id)}
         record = record.model_copy(update=about)
         known = self._watcher.values(record)
         record = record.model_copy(
@@ -605,7 +634,7 @@ class Driver:
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
         self._done[trial_id] = row
-        if not is_race(trial_id):
+        if is_searched(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         remove_attempts(self._folder, home.relative_to(self._folder).as_posix())
         self._end_parts(trial_id)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nas_evidence.maths.pareto import Point, is_matched, on_front
 from nas_evidence.proposing.proposer import ProposalResult
-from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.record import WHOLE_IDS, TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
 from nas_evidence.storage.study_names import remove
@@ -120,7 +120,8 @@ class KeptModels:
         in_race = self._standings.n_raced + self._study.n_finalists
         n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
         best = (*self._standings.first(n), *front)
-        return {standing.trial_id for standing in best}
+        kept = {standing.trial_id for standing in best}
+        return kept | {WHOLE_IDS + i for i in kept}
 
     def _remove(self, weights: Path) -> None:
         remove(self._folder.parent, f"{self._folder.name}/{weights.name}")

@@ -1,4 +1,4 @@
-"""The race of the finalists: which trials run after the search, as functions of what is stored.
+"""Which trials run after the search, as functions of what is stored: the race of the finalists.
 
 After the search the first architectures are trained again, with further seeds and further orders
 of the data, until the first is the best by the score with probability `CONFIDENCE` or the budget
@@ -6,6 +6,8 @@ of the race is spent. Race trials are ordinary replicates with ids from `RACE_ID
 longer search never meets them. They run in rounds: a round is chosen from all earlier results and
 the next one only when all its trials have ended. So the race is the same for any number and speed
 of workers, and after any crash. The round is in the log before its first trial is launched.
+
+Where trials train their folds alone, the finalists are then trained on all rows, in rounds too.
 """
 
 from collections import Counter
@@ -13,8 +15,16 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
 
 from nas_evidence.driver.plan import plan_race
-from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
+from nas_evidence.spec.record import (
+    RACE_IDS,
+    WHOLE_IDS,
+    TrialStatus,
+    is_race,
+    is_searched,
+    n_searched,
+    ranks,
+)
+from nas_evidence.spec.study import FINALISTS, ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.best import Standings, ranked_value
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -43,7 +53,8 @@ def chosen_so_far(
         done: every finished trial.
     """
     raced = {i: row.architecture for i, row in done.items() if is_race(i)}
-    found = raced | dict(told)
+    told = {i: architecture for i, architecture in told.items() if is_race(i)}
+    found = raced | told
     if lost := raced.keys() - told.keys():
         found = _rounds(study, done, found, last=max(lost)) | found
     return dict(sorted(found.items()))
@@ -55,7 +66,7 @@ def _rounds(
     """Return the rounds up to a trial, chosen again; none from the first that contradicts."""
     chosen: dict[int, ArchitectureSpec] = {}
     while max(chosen, default=-1) < last and chosen.keys() <= done.keys():
-        before = {i: row for i, row in done.items() if not is_race(i) or i in chosen}
+        before = {i: row for i, row in done.items() if is_searched(i) or i in chosen}
         found = next_round(study, before, chosen)
         if not found or any(i in known and known[i].key != a.key for i, a in found.items()):
             break  # the search went on, or the study file was changed, after that round
@@ -65,7 +76,7 @@ def _rounds(
 
 def finalists(study: StudySpec, done: Mapping[int, TrialRow]) -> list[TrialRow]:
     """Return a trial of each of the first architectures by the search alone, best first."""
-    searched = [row for i, row in done.items() if not is_race(i)]
+    searched = [row for i, row in done.items() if is_searched(i)]
     first = Standings(study, searched).first(study.n_finalists)
     return [done[one.trial_id] for one in first]
 
@@ -82,6 +93,7 @@ def next_round(
         done: every finished trial.
         chosen: every race trial so far.
     """
+    done = {i: row for i, row in done.items() if ranks(i)}
     left = budget_of(study) - len(chosen)
     racing = finalists(study, done) if left > 0 else []
     if len(racing) < 2:
@@ -119,8 +131,27 @@ def race_left(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> i
 
 
 def is_finished(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> bool:
-    """Return whether no trial of the search and of the race is left; args as of `race_left`."""
-    return n_searched(done) >= study.n_trials and race_left(study, told, done) == 0
+    """Return whether no trial is left to run; args as of `race_left`."""
+    over = n_searched(done) >= study.n_trials and race_left(study, told, done) == 0
+    return over and not next_whole(study, done)
+
+
+def next_whole(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[int, ArchitectureSpec]:
+    """Return the networks of all rows to train next, the best first; none if they are there.
+
+    Where trials train their folds alone: those of the trials that represent the first
+    architectures. A network that fails gives way to the next seed of its architecture, and the
+    last one to the next architecture (`storage/best.py`).
+
+    Args:
+        study: what was asked.
+        done: every finished trial.
+    """
+    if study.trains_whole:
+        return {}
+    standings = Standings(study, done.values()).first(study.n_finalists or FINALISTS)
+    first = {WHOLE_IDS + one.trial_id: one.architecture for one in standings if not one.is_spoilt}
+    return {trial_id: found for trial_id, found in first.items() if trial_id not in done}
 
 
 def _contested(

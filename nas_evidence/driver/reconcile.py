@@ -18,7 +18,7 @@ from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import is_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import LOG, Log
@@ -149,7 +149,7 @@ def _differ(one: ArchitectureSpec, other: ArchitectureSpec) -> bool:
 
 def _ran(study: StudySpec, done: TrialRows) -> list[tuple[int, TrialRow]]:
     """Return the number of the proposal and the row of each finished trial of the search."""
-    return [(i // study.replicates, row) for i, row in done.items() if not is_race(i)]
+    return [(i // study.replicates, row) for i, row in done.items() if is_searched(i)]
 
 
 def _tell(

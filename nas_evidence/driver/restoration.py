@@ -14,14 +14,15 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import KEPT
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.driver.plan import assignment_of
+from nas_evidence.driver.plan import asked_of
 from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
-from nas_evidence.exporting.winner import train_again
+from nas_evidence.exporting.winner import assignment_of_row, scores_of_folds, train_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import StudyError, UserError
-from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.divisions import whole
+from nas_evidence.spec.record import WHOLE_IDS, TrialRecord, TrialStatus, ranks, stage_of
 from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
@@ -161,7 +162,7 @@ def replayed(
 def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow) -> Ended:
     """Train a trial again from its seed and store it; return the line about it."""
     trial_id, attempt = row.trial_id, row.attempt + 1
-    planned = assignment_of(row.architecture, trial_id, row.replicate, study)
+    planned = asked_of(row, study)
     assignment = planned.model_copy(update={"attempt": attempt})
     place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt}"
     place.mkdir(parents=True, exist_ok=True)
@@ -171,8 +172,8 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     tensors = to_tensors(arrays, device)
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
     record = replayed(assignment, row, row.epochs, trial, score=study.pruning_score)
-    stage = "race" if is_race(trial_id) else "search"
-    about = {"content_hash": current_hash(folder, study), "stage": stage, "own": row.own}
+    about = {"content_hash": current_hash(folder, study), "own": row.own}
+    about |= {"stage": stage_of(trial_id)}
     record = record.model_copy(update=about)
     files = write_record(folder, record, study)
     remove_attempts(folder, place.parent.relative_to(folder).as_posix())
@@ -233,7 +234,10 @@ def _restore_model(
         return
     try:
         tables = read_study_tables(folder, study)
-        made = train_again(tables, arrays, row.trial_id, with_folds=True)
+        base = trial_id if ranks(trial_id) else trial_id - WHOLE_IDS
+        given = assignment_of_row(tables, base)
+        given = given.model_copy(update={"estimators": scores_of_folds(study)})
+        made = train_again(tables, arrays, given if ranks(trial_id) else whole(given))
     except UserError as error:
         done.append(f"{name}: left as it is; {error}")
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nas_evidence.driver.race import is_finished
 from nas_evidence.plumbing.collector import uncollected
-from nas_evidence.spec.record import n_searched
+from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standings
 from nas_evidence.storage.holding import Holder
@@ -89,7 +89,7 @@ def study_status(folder: Path) -> StudyStatus:
         unit=unit,
         column=ESTIMATE if study.rank_by == ESTIMATE else study.objective,
         ranks_by=ranks_by,
-        n_raced=len(done) - n_searched(done),
+        n_raced=sum(map(is_race, done)),
         holder=holder_of(folder) if alive else None,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import ChangedDataError, data_digest
 from nas_evidence.data.source import KEPT, is_kept
-from nas_evidence.driver.plan import assignment_of
+from nas_evidence.driver.plan import asked_of
 from nas_evidence.driver.reconcile import contradictions
 from nas_evidence.exporting.soundness import conditions_in, wrong_export_files
 from nas_evidence.exporting.weights import read_weights
@@ -20,7 +20,7 @@ from nas_evidence.plumbing.sums import wrong_sums
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.plumbing.user_error import StudyError
 from nas_evidence.proposing.warm_start import WARM_START, read_warm_start
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import WHOLE_IDS, is_searched
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage import COMPARISON
@@ -238,7 +238,7 @@ def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Finding]:
     ran = {
         trial_id // study.replicates: row.architecture
         for trial_id, row in sorted(finds.done.items())
-        if not is_race(trial_id)
+        if is_searched(trial_id)
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
@@ -271,13 +271,13 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
             if study is None or row is None:
                 read_tensors(path)
             else:
-                given = assignment_of(row.architecture, row.trial_id, row.replicate, study)
-                read_weights(folder, given)
+                read_weights(folder, asked_of(row, study))
         except (OSError, DamagedError) as error:
             yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
     if study is None:
         return
-    for trial_id in (best.trial_id for best in Standings(study, finds.done.values()).first(1)):
+    best = [one.trial_id for one in Standings(study, finds.done.values()).first(1)]
+    for trial_id in best if study.trains_whole else [*best, *(WHOLE_IDS + i for i in best)]:
         if not (folder / (place := f"models/{trial_id}.safetensors")).is_file():
             again = "missing; `predict` and `export` train it again each time they need it"
             yield Finding(Kind.WEIGHTS, place, again)

@@ -282,12 +282,13 @@ def _kept_of(
     """
     try:
         tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
+        assignment = Assignment.model_validate_json(header["assignment"])
     except (OSError, DamagedError):
         if trial_id != best_trial(tables):
             return None
         again = load_winner(tables, arrays, trial_id)
         return again.kept, again.assignment
-    return kept_beside(tensors), Assignment.model_validate_json(header["assignment"])
+    return kept_beside(tensors), assignment
 
 
 def factor_of(arrays: ArrayData, given: Assignment) -> float:

@@ -182,8 +182,8 @@ def _write_one(tables: StudyTables, to: Path, winner: Winner, options: Options) 
     """Write a network with all that belongs to it; return the content of evidence.json."""
     study, arrays, chosen = tables.spec, winner.arrays, winner.assignment.trial_id
     winner = winner.raw() if options.raw else winner
-    exported, row, evidence = with_preprocessing(winner), tables.row(chosen), tables.evidence
-    final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
+    exported, row = with_preprocessing(winner), tables.row_of_network(chosen)
+    final = tables.evidence_of_network(chosen)
     kind = checked_kind(study)
     summary: dict[str, Any] = {
         "study": study.name,

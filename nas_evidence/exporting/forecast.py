@@ -128,7 +128,7 @@ def _work_of(
     kind, _, name = trained_on(row).partition(" ")
     slowly = name if kind == "cuda" and device.type == "cpu" else ""
     found: dict[str, float] = {}
-    if not (tables.folder / "models" / f"{trial_id}.safetensors").is_file():
+    if not tables.has_network(trial_id):
         device_again(row, study.resources, kept=None)
         found["training again"] = _spent(row, *_TRAINING, "evidence_seconds")
     kind_checked = checked_kind(tables.spec)

@@ -37,7 +37,8 @@ from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, targets_of_folds
-from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.divisions import whole
+from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, ranks
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.outside_code import outside_names
@@ -147,16 +148,21 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
 
 
 def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
-    path = tables.folder / "models" / f"{trial_id}.safetensors"
-    try:
-        tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
-    except (OSError, DamagedError) as error:
-        if path.is_file():
-            _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
-        with_folds = trial_id == best_trial(tables)
-        made = train_again(tables, arrays, trial_id, with_folds=with_folds)
-        tensors, header = read_tensors(made)
-    assignment = Assignment.model_validate_json(header["assignment"])
+    study, given = tables.spec, assignment_of_row(tables, trial_id)
+    with_folds = trial_id == best_trial(tables) and bool(scores_of_folds(study))
+    of_folds = given.model_copy(update={"estimators": scores_of_folds(study)})
+    if study.trains_whole:
+        tensors, header = _stored_or_again(tables, arrays, of_folds if with_folds else given)
+        kept = kept_beside(tensors)
+        assignment = Assignment.model_validate_json(header["assignment"])
+    else:
+        tensors, header = _stored_or_again(tables, arrays, whole(given))
+        kept = {}
+        if with_folds or (tables.folder / f"models/{trial_id}.safetensors").is_file():
+            kept = kept_beside(_stored_or_again(tables, arrays, of_folds)[0])
+        assignment = Assignment.model_validate_json(header["assignment"])
+        its = {"trial_id": trial_id, "estimators": study.estimators}
+        assignment = assignment.model_copy(update=its)
     model = build(
         assignment.architecture,
         arrays.input_shape,
@@ -167,11 +173,23 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     names = [name for name, _ in model.named_parameters()]
     by_name = parsed_json(header["prior_precision"])
     precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
-    kept = kept_beside(tensors)
     factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
     factor = 1.0 if pd.isna(factor) else factor
     device = device_of(tables.row(trial_id), assignment, arrays, tables.spec.resources)
     return Winner(assignment, arrays, model.eval(), precision, header, kept, factor, device)
+
+
+def _stored_or_again(
+    tables: StudyTables, arrays: ArrayData, given: Assignment
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return weights and their header as a study keeps them, or trained again."""
+    path = tables.folder / "models" / f"{given.trial_id}.safetensors"
+    try:
+        return read_weights(tables.folder, given)
+    except (OSError, DamagedError) as error:
+        if path.is_file():
+            _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
+        return read_tensors(train_again(tables, arrays, given))
 
 
 def stored_unseen(winner: Winner) -> Tensor | None:
@@ -277,34 +295,29 @@ def scores_of_folds(study: StudySpec) -> tuple[str, ...]:
     return tuple(one for one in study.estimators if declared(one).trainings > 0)
 
 
-def train_again(
-    tables: StudyTables, arrays: ArrayData, trial_id: int, *, with_folds: bool = False
-) -> Path:
-    """Train a complete trial again from its seed; return the file of its weights.
+def train_again(tables: StudyTables, arrays: ArrayData, given: Assignment) -> Path:
+    """Train a network of a complete trial from its seed; return the file of its weights.
 
     Args:
         tables: of the study.
         arrays: its data.
-        trial_id: of the trial.
-        with_folds: train its folds, too, so that the file holds what they predict, as it did: what
-            is delivered has its thresholds and its calibration from them.
+        given: what trains it: `assignment_of_row`, `whole` of that where the trial has trained its
+            folds alone, or either with the scores whose folds are to be predicted again: what is
+            delivered has its thresholds and its calibration from them.
 
     Raises:
         ValueError: if it was trained on a kind of device that is not here.
         ArithmeticError: if it does not come to its end.
     """
-    study, row = tables.spec, tables.row(trial_id)
-    assignment = assignment_of_row(tables, trial_id)
-    if with_folds:
-        assignment = assignment.model_copy(update={"estimators": scores_of_folds(study)})
+    study, trial_id = tables.spec, given.trial_id
+    row = tables.row(trial_id if ranks(trial_id) else trial_id - WHOLE_IDS)
     device = device_again(row, study.resources, kept=_best_kept(tables))
-    folder = tables.folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
-    given = (_trained_in, folder.resolve(), assignment, arrays, device, study.resources.cpus)
-    status, cause = elsewhere(device, study, tables.folder / "logs", *given)
+    folder = tables.folder / "checkpoints" / "retrained" / f"{trial_id:06d}"
+    asked = (_trained_in, folder.resolve(), given, arrays, device, study.resources.cpus)
+    status, cause = elsewhere(device, study, tables.folder / "logs", *asked)
     if status is not TrialStatus.COMPLETE:
-        raise ArithmeticError(
-            f"trial {trial_id} was complete, but trained again it is {status}: {cause}"
-        )
+        what = "was complete, but trained again it is" if ranks(trial_id) else "is on all rows"
+        raise ArithmeticError(f"trial {row['trial_id']} {what} {status}: {cause}")
     return folder / "model.safetensors"
 
 
@@ -349,8 +362,7 @@ def _trained_in(
 def _best_kept(tables: StudyTables) -> int | None:
     """Return the best trial whose weights are kept, None if there is none."""
     ranked = (standing.trial_id for standing in tables.standings.first())
-    kept = (i for i in ranked if (tables.folder / "models" / f"{i}.safetensors").is_file())
-    return next(kept, None)
+    return next(filter(tables.has_network, ranked), None)
 
 
 def checked_kind(study: StudySpec) -> str | None:

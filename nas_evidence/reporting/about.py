@@ -33,8 +33,7 @@ def about(
 
 def _rows(study: RankedStudy, how_read: HowRead | None) -> str:
     n_train, n_test = (how_read.n_train, how_read.n_test) if how_read else (0, None)
-    known = study.trials["n_data"].dropna()
-    n_train = n_train or (int(known.max()) if len(known) else 0)
+    n_train = n_train or study.tables.n_rows
     if not n_train:
         return ""
     said = f"{count(n_train)} training rows"

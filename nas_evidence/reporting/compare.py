@@ -104,6 +104,11 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,
     }
+    if winner and not study.spec.trains_whole:  # those of fold networks are not compared
+        row = study.tables.row_of_network(winner.trial_id)
+        columns = ("test_nll_per_datum", "test_accuracy", "test_rmse")
+        known = [None if row["of"] == "folds" or pd.isna(row[c]) else row[c] for c in columns]
+        tested = dict(zip(tested, known, strict=True))
     return {
         "study": name,
         "score": study.ranks_by,

@@ -174,10 +174,10 @@ def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """
     guess = _guess(study, comparison)
     values = [value for one in study.ranking if (value := study.value(one)) is not None]
-    n_data = study.complete["n_data"].dropna()
-    if guess is None or not values or not len(n_data):
+    n = study.tables.n_rows
+    if guess is None or not values or not n:
         return ""
-    best, n = max(values), int(n_data.max())
+    best = max(values)
     if not is_guessing(best, guess, n=n, k=len(values)):
         return ""
     return (
@@ -536,8 +536,7 @@ def _at_edges(study: RankedStudy, shape: tuple[int, ...], sure: Certainty | None
     winner = study.winner
     if winner is None or winner.family not in FAMILY_PARAMETERS:  # its author knows its ranges
         return
-    n_data = study.complete["n_data"].dropna()
-    usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
+    usual = proposed_domains(n) if (n := study.tables.n_rows) else {}
     tied = [study.ranking[i] for i in (sure.tied if sure is not None else ())]
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)

@@ -21,7 +21,7 @@ from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 from nas_evidence.spec.coordinates import Space
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import is_searched
 from nas_evidence.storage.best import ranked_value
 
 #: Minimum number of architectures for which another one than the first of the ranking is
@@ -83,7 +83,7 @@ def expected_gain(study: RankedStudy) -> float | None:
     None before the end of the search, with few scores, and where the warm start cannot be read.
     """
     spec, rows = study.spec, study.tables.rows
-    searched = [row for row in rows if not is_race(row.trial_id)]
+    searched = [row for row in rows if is_searched(row.trial_id)]
     if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
         return None
     if spec.sampler.own:  # a report runs no code of others

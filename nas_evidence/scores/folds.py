@@ -41,6 +41,11 @@ left out. Here q is a Laplace approximation over the last layer, so this holds e
 features and hyperparameters are fixed. The folds' densities estimate different numbers, which
 agree in expectation over random divisions.
 
+Where a trial trains its folds alone (`plan.whole = false`) their networks f_k, each of its own N_k
+rows, have the scores and test figures that the network of all rows would have. Stored are means
+over k: of a Laplace evidence log Z_k of N_k rows, and of log Z_k / N_k. They are no evidence of
+all rows: only the log likelihood grows like N.
+
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
 learned from, and `value` is the sum: a prequential log evidence of the data after the first block
@@ -52,10 +57,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from nas_evidence.data.tensors import TensorData, select
@@ -66,18 +73,23 @@ from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec.divisions import division_of, kept_division, predicted_folds
+from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
+from nas_evidence.spec.divisions import (
+    division_of,
+    kept_division,
+    predicted_folds,
+    reported_division,
+)
 from nas_evidence.spec.domains import Frozen
-from nas_evidence.spec.record import EvidenceEstimate, Term
-from nas_evidence.spec.registry import SCORES
+from nas_evidence.spec.record import CurvePoint, EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES, declared
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.cost import trains_apart
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes
+from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import (
     cuts_of,
     new_network,
@@ -86,8 +98,8 @@ from nas_evidence.training.parts import (
     seconds_of,
     stop_of_part,
 )
-from nas_evidence.training.predict_rows import outputs_of, predict_rows
-from nas_evidence.training.together import MOST_TOGETHER, gains_alike
+from nas_evidence.training.predict_rows import on_test_rows, outputs_of, predict_rows
+from nas_evidence.training.together import MOST_TOGETHER
 
 #: Maximum of the numbers stored of a trial's out-of-fold predictions, in float32: 4 MB.
 #: Predictions of more data are computed again when they are needed.
@@ -103,6 +115,8 @@ OUTSIDE_SUPPORT = (
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
 CONDITIONAL, ELPD = "conditional_evidence", "elpd"
+#: Networks that all have evidences where they stand for their trial; of more the first alone.
+_FEW = 2
 #: Folds of each division of the data.
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 10}
 
@@ -136,7 +150,11 @@ class Fold(Frozen):
     log_density     log q of the fold given the others, nats; None if not asked for, or if
                     `density_note` says why there is none
     density_error   standard error where log determinants are estimated
+    estimates, tested, curve, learned  where a trial trains its folds alone: scores, test figures
+                    and losses of the network trained on the others, and its noise or temperature
     """
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     number: int
     n_data: int
@@ -151,6 +169,15 @@ class Fold(Frozen):
     density_error: float | None = None
     density_seconds: float = 0.0
     density_note: str = ""
+    estimates: tuple[EvidenceEstimate, ...] = ()
+    tested: Mapping[str, float] = {}
+    curve: tuple[CurvePoint, ...] = ()
+    learned: float = 1.0
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether the training diverged."""
+        return self.log_predictive is None and not self.note
 
     @property
     def failure(self) -> str:
@@ -366,6 +393,54 @@ def _estimate(
     )
 
 
+def means_of(folds: Sequence[Fold]) -> list[EvidenceEstimate]:
+    """Return the means over fold networks of their own scores, of those networks that have one."""
+    by_name: dict[str, list[EvidenceEstimate]] = {}
+    for one in (estimate for fold in folds for estimate in fold.estimates):
+        by_name.setdefault(one.estimator, []).append(one)
+    rows = " and ".join(str(n) for n in dict.fromkeys(fold.n_trained for fold in folds))
+    return [_mean_of(each, rows) for each in by_name.values()]
+
+
+def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
+    first, n = each[0], len(each)
+    if wrong := [one for one in each if not one.valid]:
+        return wrong[0]
+    values, known = [one.value for one in each], [one.per_datum for one in each]
+    per_datum = [value for value in known if value is not None]
+    terms: dict[tuple[str, str], float] = {}
+    for term in (term for one in each for term in one.terms):
+        key = term.term, term.group
+        terms[key] = terms.get(key, 0.0) + term.value / n
+    is_loss = declared(first.estimator).unit != "none"
+    said = f"mean of {n} networks of {rows} rows" if n > 1 else f"of one network of {rows} rows"
+    return first.model_copy(
+        update={
+            "value": fmean(values),
+            "per_datum": fmean(per_datum) if per_datum else None,
+            "standard_error": stdev(values) / math.sqrt(n) if is_loss and n > 1 else None,
+            "terms": tuple(Term(term=t, group=g, value=value) for (t, g), value in terms.items()),
+            "note": "; ".join(filter(None, (first.note, said))) if is_loss else "",
+            "seconds": sum(one.seconds for one in each),
+        }
+    )
+
+
+def mean_curve(folds: Sequence[Fold]) -> tuple[CurvePoint, ...]:
+    """Return the means over fold networks of their losses; of noises the geometric ones."""
+    found = []
+    for points in zip(*(fold.curve for fold in folds if fold.curve), strict=False):
+        update: dict[str, float] = {
+            "train_nll_per_datum": fmean(one.train_nll_per_datum for one in points),
+            "seconds": sum(one.seconds for one in points),
+        }
+        for key in ("noise_std", "temperature"):
+            if (known := [getattr(one, key) for one in points]) and None not in known:
+                update[key] = geometric_mean(known)
+        found.append(points[0].model_copy(update=update))
+    return tuple(found)
+
+
 def _terms(folds: Sequence[Fold], fields: Mapping[str, str]) -> tuple[Term, ...]:
     """Return the fields of each fold that are known as terms, by fold."""
     return tuple(
@@ -381,8 +456,7 @@ class Folds(Scorer):
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
     a group of its own where trials are compared after it, and each one is for a large network. A
-    fold leaves its group when it is predicted. A small perceptron trains beside
-    the last group.
+    fold leaves its group when it is predicted.
 
     only      the fold to predict, by its place in order from 1; 0 for all
     given     the division whose folds have a density given the others, if any
@@ -409,6 +483,32 @@ class Folds(Scorer):
         self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
         self.only = 0
+        #: The division whose networks stand for the trial, where it trains its folds alone.
+        self.reported = reported_division(plan, names, n)
+
+    @property
+    def alone(self) -> bool:
+        """Return whether the trial trains no network of all rows."""
+        return self.context.assignment.plan.whole is False
+
+    @property
+    def n_trained(self) -> int:
+        """Return the rows of a network that stands for the trial; of several the mean, rounded."""
+        tasks = self._tasks()
+        return round(fmean(len(one.trained) for one in tasks if one.score == self.reported))
+
+    @property
+    def epochs(self) -> int:
+        """Return how many epochs have been done, as the mean over all networks, rounded down."""
+        n = len(tasks := self._tasks())
+        done = n - len(self._left()) if len(tasks) else 0
+        epochs = done * self.context.assignment.plan.epochs
+        return (epochs + sum(run.epoch for run in self.runs.values())) // n
+
+    @property
+    def of_trial(self) -> list[Fold]:
+        """Return the predicted folds whose networks stand for the trial."""
+        return self.done[self.reported]
 
     @cached_property
     def apart(self) -> bool:
@@ -424,29 +524,13 @@ class Folds(Scorer):
 
     def advance(self) -> None:
         """Train without the next folds for a slice; predict those whose training is over."""
-        self._begin_group()
-        runs = [*self.runs.values()]
-        self.went_on(advance(runs, stop_of_part(runs[0])))
-
-    def beside(self) -> Sequence[Network]:
-        """Return the trainings of the last group where that of the trial gains from them."""
-        whole = self.context.training
-        if self.apart or not gains_alike(whole.model, whole.plan):
-            return ()
-        self._begin_group()
-        is_last = len(self.runs) == len(self._left()) < MOST_TOGETHER
-        alike = all(run.epoch == whole.epoch for run in self.runs.values())
-        return [*self.runs.values()] if is_last and alike else ()
-
-    def _begin_group(self) -> None:
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
             group = self._left()[: 1 if first or self.apart else MOST_TOGETHER]
             self.runs = {(t.score, t.number): self._new_run(t) for t in group}
-
-    def went_on(self, ends: Sequence[Passes | DivergedError | None]) -> None:
-        """Predict the folds whose training is over."""
         tasks = {(task.score, task.number): task for task in self._left()}
+        runs = [*self.runs.values()]
+        ends = advance(runs, stop_of_part(runs[0]))
         for (key, run), end in zip([*self.runs.items()], ends, strict=True):
             task = tasks[key]
             diverged = isinstance(end, DivergedError)
@@ -459,6 +543,8 @@ class Folds(Scorer):
             predicted = self._predict(run, self.context.data, task)
             fold = fold.model_copy(update=predicted)
         fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
+        if self.alone and task.score == self.reported:
+            fold = fold.model_copy(update=self._of_network(task, run, diverged=diverged))
         if task.score == self.given and fold.log_predictive is not None:
             density = density_of(task, run, self.context.training)
             fold = fold.model_copy(update=density)
@@ -468,7 +554,36 @@ class Folds(Scorer):
     def _add(self, task: FoldTask, fold: Fold) -> None:
         done = [*self.done[task.score], fold]
         self.done[task.score] = sorted(done, key=lambda fold: fold.number)
-        self.context.training.evidence_seconds += fold.seconds + fold.density_seconds
+        scored = fold.density_seconds + sum(one.seconds for one in fold.estimates)
+        if self.alone:
+            self.context.training.train_seconds += fold.seconds
+        else:
+            scored += fold.seconds
+        self.context.training.evidence_seconds += scored
+
+    def _of_network(self, task: FoldTask, run: Network, *, diverged: bool) -> dict[str, Any]:
+        """Return what a network reports that stands for the trial: fields of a `Fold`.
+
+        Of more than two networks the first alone has evidences: they take passes over its rows.
+        """
+        found: dict[str, Any] = {"curve": tuple(run.curve), "learned": run.hyper.scale}
+        if diverged:
+            return found
+        given, first = self.context.assignment, self._tasks_of(self.reported)[0]
+        asked = [name for name in given.estimators if declared(name).is_laplace]
+        passed = self.n_folds[self.reported] <= _FEW or task.number == first.number
+        update = {"estimators": tuple(asked) if passed else ()}
+        context = Context(run, given.model_copy(update=update))
+        try:
+            scores = evaluate(context, scorers_of(context).values(), passes_of(run), last=True)
+            estimates = [one.estimate for one in scores]
+        except DivergedError as error:
+            estimates = [
+                EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=str(error))
+                for name in asked
+            ]
+        kept = tuple(one for one in estimates if declared(one.estimator).of_folds)
+        return found | {"estimates": kept}
 
     def shares(self) -> tuple[float, ...]:
         """Return the shares of the data that folds are trained on, in order; 0 for those done."""
@@ -516,7 +631,7 @@ class Folds(Scorer):
             found.append(_estimate(ELPD, folds, "as_trained", terms, in_time=in_time))
         if self.given and (folds := self.done[self.given]):
             found.append(density_estimate(folds, in_time=in_time))
-        return found
+        return found + (means_of(self.of_trial) if self.alone else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""
@@ -569,6 +684,9 @@ class Folds(Scorer):
             for task in fold_tasks(score, order, given.plan, self.units)
         ]
 
+    def _tasks_of(self, score: str) -> list[FoldTask]:
+        return [task for task in self._tasks() if task.score == score]
+
     def _left(self) -> list[FoldTask]:
         tasks = self._tasks()
         done = {(score, fold.number) for score, folds in self.done.items() for fold in folds}
@@ -585,11 +703,16 @@ class Folds(Scorer):
         outputs = outputs_of(run.model, x)
         if own is not None:
             outputs = likelihood.held(outputs, own.held)
-        if task.score == self.kept_of:
-            seen = run.data.x_train, run.data.y_train  # no second copy of these rows
-            self._keep(rows.to("cpu"), predict_rows(run, *seen, own)(x).stored())
+        figures = dict[str, float]()
+        if task.score == self.kept_of or (self.alone and task.score == self.reported):
+            # No second copy of these rows.
+            predict = predict_rows(run, run.data.x_train, run.data.y_train, own)
+            if task.score == self.kept_of:
+                self._keep(rows.to("cpu"), predict(x).stored())
+            if self.alone:
+                figures = on_test_rows(predict, run.data, run.plan, 1.0)
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
-        return {**vars(found), "seconds": time.perf_counter() - started}
+        return {**vars(found), "tested": figures, "seconds": time.perf_counter() - started}
 
     def _keep(self, rows: Tensor, table: Tensor) -> None:
         if self.unseen is None:

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.record import Evaluation, EvidenceEstimate
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate, Of
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
 from nas_evidence.spec.study import Assignment
-from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
 from nas_evidence.training.online import Passes
 
@@ -69,6 +68,11 @@ class Scorer:
         self.names = tuple(names)
         self.context = context
 
+    @property
+    def of(self) -> Of:
+        """Return which networks it is of."""
+        return "folds" if declared(self.names[0]).division else "whole"
+
     def due(self) -> bool:
         """Tell whether work remains before the first epoch.
 
@@ -79,20 +83,6 @@ class Scorer:
 
     def advance(self) -> None:
         """Do a slice of that work, about as long as the training takes between evaluations."""
-
-    def beside(self) -> Sequence[Network]:
-        """Return the networks of its next slice if that of the trial may train beside them.
-
-        `went_on` is then called in place of `advance`.
-        """
-        return ()
-
-    def went_on(self, ends: Sequence[Passes | DivergedError | None]) -> None:
-        """Take these networks up again after a slice.
-
-        Args:
-            ends: what `life.advance` has returned for each.
-        """
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the current estimates; `last` after the last epoch.
@@ -255,7 +245,7 @@ def evaluate(
     network, context.passes = context.training, passes
     started = time.perf_counter()
     found = [
-        Evaluation(epoch=network.epoch, estimate=estimate)
+        Evaluation(epoch=network.epoch, estimate=estimate, of=scorer.of)
         for scorer in scorers
         if last or declared(scorer.names[0]).taken != "end"
         for estimate in scorer.evaluate(last=last)

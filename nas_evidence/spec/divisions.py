@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from nas_evidence.spec.record import WHOLE_IDS
 from nas_evidence.spec.registry import declared
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.study import Assignment, TrainingPlan
 
 #: Folds of each division of the data that are predicted, each after a training of its own; with
 #: `plan.folds = 1` `two_fold` predicts one.
@@ -71,6 +72,35 @@ def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
     divisions = predicted_folds(plan, scores, n_data)
     folds = [max(2, PREDICTED_FOLDS[name]) for name in divisions]
     return max([1, *folds])
+
+
+def reported_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:
+    """Return the division whose networks stand for a trial that trains its folds alone."""
+    kept, known = kept_division(plan, scores, n_data), predicted_folds(plan, scores, n_data)
+    return kept if kept in known else next(iter(known))
+
+
+def whole(
+    assignment: Assignment, spread_factor: float | None = None, largest_loss: float | None = None
+) -> Assignment:
+    """Return what trains the network of all rows of a trial that trains its folds alone.
+
+    By the same seed, so that it has the bits that it has in a trial that trains both. A trial of
+    its own: it has the scores of the network alone.
+
+    Args:
+        assignment: of the trial.
+        spread_factor: on the spread of predictions, which its folds have found.
+        largest_loss: the largest training loss per datum that is no divergence.
+    """
+    update = {
+        "trial_id": WHOLE_IDS + assignment.trial_id,
+        "plan": assignment.plan.model_copy(update={"whole": True}),
+        "estimators": tuple(e for e in assignment.estimators if not declared(e).division),
+        "spread_factor": spread_factor,
+        "largest_loss": largest_loss,
+    }
+    return assignment.model_copy(update=update)
 
 
 def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:

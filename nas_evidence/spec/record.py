@@ -61,10 +61,17 @@ class TrialStatus(StrEnum):
         return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
 
 
+#: Which networks of a trial: those without a fold, or one trained on all rows.
+Of = Literal["folds", "whole"]
 #: The fold at place k, from 1, of trial t is as a task of its own the number k * PART_IDS + t.
 PART_IDS = 100_000_000
 #: Ids of the race of the finalists start here; those of the search stay below.
 RACE_IDS = 1_000_000
+#: The network of all rows of trial t is a trial of its own, WHOLE_IDS + t, where trials train
+#: their folds alone.
+WHOLE_IDS = 2_000_000
+#: When a trial runs: in the search, in the race of the finalists, or after it.
+Stage = Literal["search", "race", "whole"]
 
 
 def part_of(trial_id: int) -> int:
@@ -81,14 +88,35 @@ def trial_of(trial_id: int) -> int:
     return trial_id % PART_IDS
 
 
+def stage_of(trial_id: int) -> Stage:
+    """Return when a trial runs.
+
+    >>> [stage_of(i) for i in (7, 1_000_007, 2_000_007, 3_000_007)]
+    ['search', 'race', 'whole', 'whole']
+    """
+    if trial_id < RACE_IDS:
+        return "search"
+    return "race" if trial_id < WHOLE_IDS else "whole"
+
+
 def is_race(trial_id: int) -> bool:
     """Tell whether a trial belongs to the race of the finalists."""
-    return trial_id >= RACE_IDS
+    return stage_of(trial_id) == "race"
+
+
+def is_searched(trial_id: int) -> bool:
+    """Tell whether a trial belongs to the search, which `n_trials` counts."""
+    return stage_of(trial_id) == "search"
+
+
+def ranks(trial_id: int) -> bool:
+    """Tell whether a trial ranks its architecture, and not only trains it on all rows."""
+    return stage_of(trial_id) != "whole"
 
 
 def n_searched(trial_ids: Iterable[int]) -> int:
-    """Return how many of these trials belong to the search, which `n_trials` counts."""
-    return sum(not is_race(trial_id) for trial_id in trial_ids)
+    """Return how many of these trials belong to the search."""
+    return sum(map(is_searched, trial_ids))
 
 
 class Evaluation(Frozen):
@@ -97,6 +125,9 @@ class Evaluation(Frozen):
     epoch: Annotated[int, Unit("epochs")]
     """Epochs finished when the row was made; 0 is before the main training."""
     estimate: EvidenceEstimate
+    of: Of = "whole"
+    """Which networks the score is of: `folds`, each trained on some of the rows, or `whole`, of
+    all. Never compare the two. Null in files of earlier versions."""
 
 
 class CurvePoint(Frozen):
@@ -136,7 +167,8 @@ class TrialRecord(Frozen):
     """
 
     trial_id: int
-    """Number of the trial, from 0; those of the race begin at 1,000,000."""
+    """Number of the trial, from 0; those of the race begin at 1,000,000. The network of all rows
+    of trial t is 2,000,000 + t."""
     attempt: int
     """Which start of the trial, from 1. Readers use the last."""
     replicate: int
@@ -148,12 +180,16 @@ class TrialRecord(Frozen):
     """Why it ended so, in words; empty for most complete trials."""
     seed: int
     """Seed of the trial, from (study seed, trial, replicate)."""
-    stage: Literal["search", "race"] = "search"
-    """`search`, or `race` for trials of the race of the finalists."""
+    stage: Stage = "search"
+    """`search`; `race` for trials of the race of the finalists; or `whole` for the networks of all
+    rows that are trained after it, where other trials train their folds alone."""
     n_parameters: Annotated[int | None, Unit("parameters")] = None
     """Number of parameters of the network."""
+    of: Of = "whole"
+    """Whose epochs, costs, curve and test figures these are: the network of all rows (`whole`), or
+    the mean over those trained without a `folds`."""
     n_data: Annotated[int | None, Unit("examples")] = None
-    """Number of training data."""
+    """Number of rows that the network was trained on; of several networks the mean, rounded."""
     flops: Annotated[int | None, Unit("operations")] = None
     """Floating-point operations of a forward pass of one example."""
     memory_bytes: Annotated[int | None, Unit("bytes")] = None

@@ -174,6 +174,15 @@ class Score:
         """Return whether this is the trained network's Laplace evidence, named after its kind."""
         return self.name in CURVATURES
 
+    @property
+    def of_folds(self) -> bool:
+        """Return whether a trial that trains its folds alone has it, of these networks.
+
+        Not a code length of all rows, nor what samples the posterior, nor code from outside.
+        """
+        free = not self.on_request and self.unit != "nats"
+        return bool(self.division) or self.is_laplace or free
+
 
 # Dropping entries of H off a block diagonal raises its determinant (Fischer), hence the bounds. On
 # one linear layer Kronecker blocks are exact and only the weight-bias part is dropped.

@@ -289,6 +289,12 @@ class TrainingPlan(Frozen):
     """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
     one half only, of `two_fold` too. "auto": 5 with few rows to train on, else 2; stored as a
     number when the study begins."""
+    whole: bool | None = None
+    """Whether each trial trains a network of all rows, beside those of the folds that rank.
+    Without it the finalists alone do, after the search; other trials have scores and test figures
+    of their fold networks. If absent true where a score that ranks, prunes or is asked for is none
+    of fold networks, else false; stored when the study begins. A study that began without the key
+    goes on with true."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -728,6 +734,38 @@ class StudySpec(Frozen):
         return self
 
     @property
+    def needs_whole(self) -> list[str]:
+        """Return what only networks of all rows give, as a study file has it; empty if nothing."""
+        found = [name for name in self.estimators if not declared(name).of_folds]
+        if not declared(self.objective).division:
+            found.insert(0, str(self.objective))
+        if self.pruning.rule != "none":
+            found.append(f'[pruning] rule = "{self.pruning.rule}"')
+        return [*dict.fromkeys(found), *["curves = true"] * self.curves]
+
+    @property
+    def trains_whole(self) -> bool:
+        """Return whether each trial trains a network of all rows."""
+        return self.plan.whole is not False
+
+    def with_whole(self) -> "StudySpec":
+        """Return it with the decision whether each trial trains a network of all rows."""
+        if self.plan.whole is not None:
+            return self
+        plan = self.plan.model_copy(update={"whole": bool(self.needs_whole)})
+        return self.model_copy(update={"plan": plan})
+
+    @model_validator(mode="after")
+    def _whole(self) -> "StudySpec":
+        if self.plan.whole is False and (needed := self.needs_whole):
+            raise UserError(
+                "whole-needed",
+                f"`whole` in [plan] must be true with {', '.join(needed)}, which only networks of "
+                "all rows have; leave `whole` out",
+            )
+        return self
+
+    @property
     def ranking_scores(self) -> tuple[str, ...]:
         """Return the scores whose mean is the value that ranks."""
         return ESTIMATED if self.rank_by == "estimate" else (str(self.objective),)
@@ -850,9 +888,19 @@ class Assignment(Frozen):
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
-    #: Whether the network may train beside those of folds, as where no rung compares trials.
-    beside_folds: bool = False
+    #: Of the network of all rows of a trial that has trained its folds alone: the factor on the
+    #: spread of predictions that they found, and the largest training loss that is no divergence.
+    spread_factor: float | None = None
+    largest_loss: float | None = None
     seed: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier(cls, given: Any) -> Any:
+        """Read what trained the weights of a study begun before: one key more."""
+        if isinstance(given, Mapping):
+            return {key: value for key, value in given.items() if key != "beside_folds"}
+        return given
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; it does not depend on the attempt."""

@@ -11,7 +11,8 @@ true value of a given the values of all, by the posterior of `maths/architecture
 (docs/decisions/0027). In all others v_i is the objective, and the order that of mean_a.
 
 Those that the race of the finalists trained again come before all others: one seed owes its rank
-partly to luck, and is not compared with several.
+partly to luck, and is not compared with several. A trial whose network of all rows has failed
+represents nothing; an architecture all of whose networks have failed comes last.
 """
 
 import bisect
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 
-from nas_evidence.spec.record import TrialStatus, is_race
+from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, is_race, ranks
 from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -51,12 +52,14 @@ class Standing:
 
     estimate  mean of the true value given the values of all architectures, None if there is none
     error     its standard deviation
+    spoilt    trials whose network of all rows has diverged or failed: another stands for them
     """
 
     architecture: ArchitectureSpec
     values: Mapping[int, float]
     estimate: float | None = None
     error: float | None = None
+    spoilt: frozenset[int] = frozenset()
 
     @property
     def key(self) -> str:
@@ -81,7 +84,12 @@ class Standing:
     @property
     def trial_id(self) -> int:
         """Return the trial that represents the architecture; among ties the first."""
-        return min(self.values, key=lambda trial_id: (-self.values[trial_id], trial_id))
+        return min(self.values, key=lambda i: (i in self.spoilt, -self.values[i], i))
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Return whether no trial can be delivered: each network of all rows has failed."""
+        return self.values.keys() <= self.spoilt
 
 
 class Standings:
@@ -94,18 +102,23 @@ class Standings:
         self._study = study
         self._by_key: dict[str, Standing] = {}
         self._ordered: list[Standing] | None = None
+        self._spoilt = set[int]()
         for trial in trials:
             self.add(trial)
 
     def add(self, trial: TrialRow) -> Standing | None:
         """Add a trial; return its architecture's standing, None if the trial does not count."""
+        if not ranks(trial.trial_id):
+            self._note_whole(trial)
+            return None
         value = ranked_value(trial.values, self._study)
         if value is None or trial.status is not TrialStatus.COMPLETE:
             return None
         key, values = trial.architecture.key, {trial.trial_id: value}
         if before := self._by_key.get(key):
             values = dict(sorted({**before.values, **values}.items()))
-        self._by_key[key] = now = Standing(trial.architecture, values)
+        now = Standing(trial.architecture, values, spoilt=frozenset(self._spoilt & values.keys()))
+        self._by_key[key] = now
         if self._ordered is None or len(self._by_key) <= MOST + 1:
             self._ordered = None
         else:  # without estimates, and so before: the others stay where they are
@@ -113,6 +126,14 @@ class Standings:
                 del self._ordered[bisect.bisect_left(self._ordered, _place(before), key=_place)]
             bisect.insort(self._ordered, now, key=_place)
         return now
+
+    def _note_whole(self, trial: TrialRow) -> None:
+        """Note how the training on all rows of a trial has ended."""
+        of, key = trial.trial_id - WHOLE_IDS, trial.architecture.key
+        (self._spoilt.discard if trial.status is TrialStatus.COMPLETE else self._spoilt.add)(of)
+        if before := self._by_key.get(key):
+            spoilt = frozenset(self._spoilt & before.values.keys())
+            self._by_key[key], self._ordered = replace(before, spoilt=spoilt), None
 
     def first(self, n: int | None = None) -> list[Standing]:
         """Return the best `n` architectures, or all, best first."""
@@ -176,5 +197,6 @@ class Standings:
         ]
 
 
-def _place(standing: Standing) -> tuple[bool, float, int, str]:
-    return not standing.raced, -standing.ranked, min(standing.values), standing.key
+def _place(standing: Standing) -> tuple[bool, bool, float, int, str]:
+    fails = standing.is_spoilt  # nothing of it can be delivered
+    return fails, not standing.raced, -standing.ranked, min(standing.values), standing.key

@@ -160,7 +160,7 @@ class Told(_Event):
 
 
 class RaceRound(_Event):
-    """The next trials of the race of the finalists."""
+    """The next trials of the race of the finalists, or their next networks of all rows."""
 
     event: Literal["race"] = "race"
     trial_ids: Annotated[tuple[Number, ...], Field(strict=False)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nas_evidence.maths.pareto import Point
-from nas_evidence.spec.record import LossKind, is_race
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ArchitectureSpec, BudgetSpec, RetrySpec
 from nas_evidence.storage import events as log
 from nas_evidence.storage.trial_row import TrialRow
@@ -105,7 +105,7 @@ class State:
     losses     of each trial
     shares     of a GPU that a trial needs in its next attempt
     again      the attempt of a stored trial that the next one supersedes
-    race       architectures of the race trials, by trial id
+    race       architectures of the trials after the search, by trial id
     spent      seconds used
     in_order   whether the last session came to its end
     """
@@ -163,7 +163,7 @@ class State:
 
     def architecture(self, trial_id: int, replicates: int) -> ArchitectureSpec:
         """Return the architecture of a trial that was launched."""
-        if is_race(trial_id):
+        if trial_id in self.race:
             return self.race[trial_id]
         return self.proposals[trial_id // replicates]
 

@@ -21,7 +21,7 @@ import re
 import uuid
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +37,7 @@ from nas_evidence.spec.columns import TableColumn, columns_declared, columns_wit
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.spec.record import (
+    WHOLE_IDS,
     ArchitectureColumns,
     CurvePoint,
     Evaluation,
@@ -44,6 +45,7 @@ from nas_evidence.spec.record import (
     Term,
     TrialRecord,
     TrialStatus,
+    ranks,
 )
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
@@ -280,6 +282,37 @@ def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> f
     return values[-1] if values else None
 
 
+def found_by_folds(
+    folder: Path, state: State, row: TrialRow, n_networks: int
+) -> tuple[float | None, float | None]:
+    """Return what the network of all rows of a trial needs of its folds; None for what is lost.
+
+    Args:
+        folder: of the study.
+        state: of its log.
+        row: of a trial that has trained its folds alone.
+        n_networks: those that stand for it.
+
+    Returns:
+        The factor on the spread of predictions; and the largest training loss that is no
+        divergence: the mean of the folds and their standard deviation.
+    """
+    stem = state.stems.get((row.trial_id, row.attempt), "")
+    mine = {"trial_id": row.trial_id, "attempt": row.attempt}
+    loss = mine | {"estimator": "train_nll_per_datum"}
+    cells: dict[TableName, list[dict[str, Any]]] = {}
+    both: list[tuple[TableName, Mapping[str, object]]] = [("trials", mine), ("evidence", loss)]
+    for table, wanted in both:
+        stored = _stored(folder / table / f"{stem}.parquet")
+        rows = [] if stored is None else stored.to_pylist()
+        cells[table] = [one for one in rows if wanted.items() <= one.items()]
+    factor = cells["trials"][-1].get("spread_factor") if cells["trials"] else None
+    last = cells["evidence"][-1] if cells["evidence"] else {}
+    if last.get("value") is None or last.get("standard_error") is None:
+        return factor, None
+    return factor, -last["value"] + last["standard_error"] * math.sqrt(n_networks)
+
+
 def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
     """Return one table of a study, with the last finished attempt of each trial.
 
@@ -459,6 +492,8 @@ class StudyTables:
                 attempt
     unreadable  the files that were skipped
     ended       the trials that ended, in that order, as the log says
+    whole       the networks of all rows of finalists, where trials train their folds alone, in
+                tables of the same names: nothing ranks or compares them with trials
     """
 
     folder: Path
@@ -469,6 +504,7 @@ class StudyTables:
     curves: "pd.DataFrame"
     unreadable: tuple[UnreadableFile, ...]
     ended: tuple[int, ...] = ()
+    whole: "Mapping[TableName, pd.DataFrame]" = field(default_factory=dict)
 
     @property
     def missing(self) -> list[str]:
@@ -482,6 +518,16 @@ class StudyTables:
     def rows(self) -> list[TrialRow]:
         """The finished trials, in order of trial id."""
         return rows_of(self.trials, self.evidence)
+
+    @cached_property
+    def whole_rows(self) -> list[TrialRow]:
+        """The networks of all rows of finalists, in order of trial id."""
+        return rows_of(self.whole["trials"], self.whole["evidence"]) if self.whole else []
+
+    @property
+    def all_rows(self) -> list[TrialRow]:
+        """Both."""
+        return [*self.rows, *self.whole_rows]
 
     def row(self, trial_id: int) -> "pd.Series":
         """Return the row of a finished trial in `trials`.
@@ -498,6 +544,44 @@ class StudyTables:
             )
         return rows.iloc[0]
 
+    @property
+    def n_rows(self) -> int:
+        """The most rows that a network was trained on: all training rows, once there is one."""
+        frames = [self.trials, *([self.whole["trials"]] if self.whole else [])]
+        return max((int(n) for one in frames for n in one["n_data"].dropna()), default=0)
+
+    def network_of(self, trial_id: int) -> int:
+        """Return the trial that has the network of all rows of a finished one: itself, or not."""
+        return trial_id if self.spec.trains_whole else WHOLE_IDS + trial_id
+
+    def has_network(self, trial_id: int) -> bool:
+        """Return whether the weights of the network of all rows of a trial are kept."""
+        return (self.folder / f"models/{self.network_of(trial_id)}.safetensors").is_file()
+
+    def row_of_network(self, trial_id: int) -> "pd.Series":
+        """Return the row of the network of all rows of a trial; its own where there is none yet.
+
+        Raises:
+            UserError: the trial is not finished.
+        """
+        trials = self.whole["trials"] if self.whole else self.trials
+        rows = trials[trials["trial_id"] == self.network_of(trial_id)]
+        return rows.iloc[0] if len(rows) else self.row(trial_id)
+
+    def evidence_of_network(self, trial_id: int) -> "pd.DataFrame":
+        """Return the last scores of the network of all rows of a trial, and of its folds."""
+        parts = [self.evidence[self.evidence["trial_id"] == trial_id]]
+        if not self.spec.trains_whole:
+            import pandas as pd
+
+            folds = [name for name, score in SCORES.items() if score.division]
+            parts[0] = parts[0][parts[0]["estimator"].isin(folds)]
+            if self.whole:
+                own = self.whole["evidence"]
+                parts.append(own[own["trial_id"] == self.network_of(trial_id)])
+            parts = [pd.concat(parts)]
+        return parts[0][parts[0]["epoch"] == self.row(trial_id)["epochs"]]
+
     def conditions(self, trial_id: int) -> str:
         """Return the hash of the conditions under which a finished trial ran, "" if not known."""
         return self.row(trial_id)["content_hash"] or ""
@@ -505,7 +589,7 @@ class StudyTables:
     @cached_property
     def standings(self) -> Standings:
         """The architectures in the order of their objective."""
-        return Standings(self.spec, self.rows)
+        return Standings(self.spec, self.all_rows)
 
 
 def read_study_tables(
@@ -535,6 +619,12 @@ def read_study_tables(
     wrong = wrong_files(folder, state)
     tables, unreadable = read_tables(folder, wrong=wrong)
     unreadable += tuple(UnreadableFile(path, reason) for path, reason in wrong.items())
+    whole = {}
+    if (tables["trials"]["trial_id"] >= WHOLE_IDS).any():
+        for table, frame in tables.items():
+            of_whole = frame["trial_id"] >= WHOLE_IDS
+            whole[table] = frame[of_whole].reset_index(drop=True)
+            tables[table] = frame[~of_whole].reset_index(drop=True)
     return StudyTables(
         folder,
         spec,
@@ -543,7 +633,8 @@ def read_study_tables(
         tables["terms"],
         tables["curves"],
         unreadable,
-        tuple(state.rows),
+        tuple(i for i in state.rows if ranks(i)),
+        whole,
     )
 
 
@@ -650,9 +741,15 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     }
     return {
         "trials": [trial],
-        "evidence": [key | _evidence_row(e.epoch, e.estimate) for e in record.evaluations],
+        "evidence": [key | _evidence_row(e) for e in record.evaluations],
         "terms": [
-            key | {"epoch": e.epoch, "estimator": e.estimate.estimator, **term.model_dump()}
+            key
+            | {
+                "epoch": e.epoch,
+                "of": e.of,
+                "estimator": e.estimate.estimator,
+                **term.model_dump(),
+            }
             for e in record.evaluations
             for term in e.estimate.terms
         ],
@@ -660,8 +757,10 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     }
 
 
-def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
-    row: Row = {"epoch": epoch, **estimate.model_dump(exclude={"terms"})}
+def _evidence_row(evaluation: Evaluation) -> Row:
+    estimate = evaluation.estimate
+    row: Row = {"epoch": evaluation.epoch, "of": evaluation.of}
+    row |= estimate.model_dump(exclude={"terms"})
     if not math.isfinite(estimate.value):
         if not estimate.valid:  # else an infinite value still has a place in an order
             row["value"] = math.nan

@@ -35,7 +35,7 @@ class ToldRank(NamedTuple):
 def best_trial(tables: "StudyTables") -> int | None:
     """Return the trial that represents the best architecture, None without one."""
     fitted = "standings" in vars(tables)
-    if not fitted and (told := told_order(tables.folder, tables.spec, tables.rows)):
+    if not fitted and (told := told_order(tables.folder, tables.spec, tables.all_rows)):
         return told[0].trial_id
     best = tables.standings.best
     return None if best is None else best.trial_id

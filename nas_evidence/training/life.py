@@ -8,8 +8,7 @@ slow trial is not mistaken for a hung one. What is not evaluated at a stop costs
 evidence is recorded, and no decrement of a settled network.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from nas_evidence.spec.schedule import Stop
 from nas_evidence.training.loop import DivergedError, train_epochs
@@ -19,17 +18,12 @@ from nas_evidence.training.settling import begin_settling, settle_slices
 
 
 def advance(
-    networks: Sequence[Network],
-    stop: Stop,
-    *,
-    follow: bool = False,
-    beside: Sequence[Network] = (),
+    networks: Sequence[Network], stop: Stop, *, follow: bool = False
 ) -> list[Passes | DivergedError | None]:
     """Take networks to a stop side by side; those whose epochs are over settle for a round.
 
     Networks that have diverged or are over must not be passed again. The group, and with it the
-    last digits of each, is then a function of the assignment. Updates and rounds of settling are
-    the same to the bit with any others beside them.
+    last digits of each, is then a function of the assignment.
 
     Args:
         networks: of one architecture and plan; those not settling must have done equally many
@@ -37,50 +31,26 @@ def advance(
         stop: the next one of those.
         follow: where the stop evaluates, record the evidence of the online curvature even if no
             update is due.
-        beside: others, whose epochs are done in the same program; they are not evaluated.
 
     Returns:
-        For each, those beside last, the error if it diverged; else the curvature passes of its
-        update, where the stop evaluates and it does not settle; else None.
+        For each the error if it diverged; else the curvature passes of its update, where the stop
+        evaluates and it does not settle; else None.
     """
-    parts = [(networks, stop), (beside, replace(stop, evaluate=False))]
-    training = [one for some, _ in parts for one in some if one.settling is None]
+    training = [one for one in networks if one.settling is None]
+    settling = [one for one in networks if one.settling is not None]
     ends = dict[int, Passes | DivergedError | None]()
     if training:
-        n_epochs = stop.epoch - training[0].epoch
-        n_apart = sum(one.settling is None for one in networks)
-        ended = train_epochs(training, n_epochs=n_epochs, n_apart=n_apart if beside else 0)
+        ended = train_epochs(training, n_epochs=stop.epoch - training[0].epoch)
         ends = {id(one): error for one, error in zip(training, ended, strict=True)}
     if stop.update:
         fine = [one for one in training if ends[id(one)] is None]
-        n_first = sum(any(one is other for other in networks) for one in fine)
-        ends |= {id(one): end for one, end in zip(fine, updated(fine, n_first), strict=True)}
-    return [end for some, its in parts for end in _ended(some, its, ends, follow=follow)]
-
-
-def _ended(
-    networks: Sequence[Network],
-    stop: Stop,
-    updates: Mapping[int, Passes | DivergedError | None],
-    *,
-    follow: bool,
-) -> list[Passes | DivergedError | None]:
-    """Evaluate networks after epochs; let the others settle for a round.
-
-    Args:
-        networks: as `advance` has them.
-        stop: what is due.
-        updates: of each network that has trained, by its identity: the passes of its update if
-            one was due, or why it diverged.
-        follow: as `advance` has it.
-    """
-    settling = [one for one in networks if id(one) not in updates]
+        ends |= {id(one): end for one, end in zip(fine, updated(fine), strict=True)}
     settle_slices(settling)
     for one in settling:
         if stop.evaluate:
             _note_settled(one)
     return [
-        _stopped(one, stop, updates[id(one)], follow=follow) if id(one) in updates else None
+        _stopped(one, stop, ends[id(one)], follow=follow) if id(one) in ends else None
         for one in networks
     ]
 

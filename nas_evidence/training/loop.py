@@ -78,9 +78,7 @@ def train_epoch(network: Network, *, n_epochs: int = 1) -> None:
         raise error
 
 
-def train_epochs(
-    networks: Sequence[Network], *, n_epochs: int = 1, n_apart: int = 0
-) -> list[DivergedError | None]:
+def train_epochs(networks: Sequence[Network], *, n_epochs: int = 1) -> list[DivergedError | None]:
     """Run epochs of some networks of one architecture and plan; losses are before each step.
 
     They run as one program where that is faster, each with its own data, hyperparameters and
@@ -91,8 +89,6 @@ def train_epochs(
     Args:
         networks: each advances by all these epochs unless it diverges.
         n_epochs: how many; between them nobody may read the parameters.
-        n_apart: the first networks, of at least as many data as the others, take steps of their
-            own where their minibatches have another size: all have the bits that they have apart.
 
     Returns:
         For each the error if it diverged, else None.
@@ -109,16 +105,13 @@ def train_epochs(
         size = n_together(first.model, first.data.x_train[:1], first.plan.batch_size, len(behind))
         for start in range(0, len(behind), size):
             group = behind[start : start + size]
-            n_first = sum(k < n_apart for k in group)
-            errors = _train_group([networks[k] for k in group], most, n_first)
+            errors = _train_group([networks[k] for k in group], most)
             for k, error in zip(group, errors, strict=True):
                 found[k] = error
     return found
 
 
-def _train_group(
-    networks: Sequence[Network], n_epochs: int, n_apart: int
-) -> list[DivergedError | None]:
+def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedError | None]:
     """Run epochs of each as one program, up to one in which a network diverges.
 
     No number is read from the device within an epoch.
@@ -126,14 +119,14 @@ def _train_group(
     started = time.perf_counter()
     counts = [len(network.data.x_train) for network in networks]
     # Those with fewer steps leave first, so that the others are always the first rows.
-    places = sorted(range(len(networks)), key=lambda k: (k >= n_apart, -counts[k]))
+    places = sorted(range(len(networks)), key=lambda k: -counts[k])
     chosen = [networks[k] for k in places]
     errors: dict[int, DivergedError | None] = {}
     models = [in_training_mode(network.model) for network in chosen]
     program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
     with program:
         constant = _Constant.of(chosen, program.theta)
-        for batches in _epochs_of(chosen, n_epochs, n_apart):
+        for batches in _epochs_of(chosen, n_epochs):
             rates = _begin_epoch(chosen, program, constant)
             sums: list[LossSums] = []
             for batch in batches:
@@ -181,12 +174,10 @@ class _Constant:
         """Return the scale of the networks of a minibatch."""
         if self.scale is None or len(batch.sizes) == len(self.scale):
             return self.scale
-        return self.scale[batch.rows]
+        return self.scale[: len(batch.sizes)]
 
 
-def _epochs_of(
-    networks: Sequence[Network], n_epochs: int, n_apart: int
-) -> Iterator[Iterator[Batch]]:
+def _epochs_of(networks: Sequence[Network], n_epochs: int) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of the next epochs."""
     epochs = [[network.epoch + k for network in networks] for k in range(1, n_epochs + 1)]
     data = [network.data for network in networks]
@@ -195,7 +186,7 @@ def _epochs_of(
     moves = [
         [moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in of_epochs
     ]
-    return minibatches(data, orders, networks[0].plan.batch_size, moves, n_apart)
+    return minibatches(data, orders, networks[0].plan.batch_size, moves)
 
 
 def _begin_epoch(

@@ -79,14 +79,11 @@ def update_and_follow(network: Network, *, due: bool = True, follow: bool = Fals
     return followed(found, follow=due or follow)
 
 
-def updated(networks: Sequence[Network], n_apart: int = 0) -> "list[Passes | DivergedError]":
+def updated(networks: Sequence[Network]) -> "list[Passes | DivergedError]":
     """Update the hyperparameters of networks of one architecture and plan, side by side.
 
     Args:
         networks: any number.
-        n_apart: the first networks: their passes are computed without the others, since sums over
-            rows that are padded to those of others may have other last digits. The search of the
-            maxima goes side by side.
 
     Returns:
         For each the passes of its sample at the new hyperparameters, or why it diverged.
@@ -95,12 +92,9 @@ def updated(networks: Sequence[Network], n_apart: int = 0) -> "list[Passes | Div
         return []
     started, first = time.perf_counter(), networks[0]
     passes = [passes_of_sample(network) for network in networks]
-    groups = [some for some in (passes[:n_apart], passes[n_apart:]) if some]
-    if not n_noise_passes(first.plan, first.data.n_outputs):  # they would pad, too
-        for some in groups:
-            compute(some, first.plan.online.curvature)
-        groups = [passes]
-    found = [one for some in groups for one in update_hyperparameters(some)]
+    if not n_noise_passes(first.plan, first.data.n_outputs):
+        compute(passes, first.plan.online.curvature)
+    found = update_hyperparameters(passes)
     share = (time.perf_counter() - started) / len(networks)
     for network in networks:
         network.evidence_seconds += share

@@ -50,7 +50,7 @@ class Perceptrons:
         self, theta: Tensor, shapes: Sequence[torch.Size], likelihood: Likelihood
     ) -> None:
         self._likelihood = likelihood
-        self._of_rows: dict[tuple[int, int], tuple[list[_Layer], Tensor]] = {}
+        self._of_rows: dict[int, tuple[list[_Layer], Tensor]] = {}
         self._share: dict[int, Tensor] = {}
         self._gradient = aligned([*torch.zeros_like(theta)])
         self._layers = [
@@ -61,15 +61,9 @@ class Perceptrons:
         ]
 
     def descent(
-        self,
-        x: Tensor,
-        y: Tensor,
-        is_real: Tensor | None,
-        scale: Tensor | None,
-        *,
-        first: int = 0,
+        self, x: Tensor, y: Tensor, is_real: Tensor | None, scale: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean nll of n networks in nats [n], and their gradients [n, P].
+        """Return the mean nll of the first n networks in nats [n], and their gradients [n, P].
 
         The gradients are those of scale² times the mean nll; overwritten by the next call.
 
@@ -78,9 +72,8 @@ class Perceptrons:
             y: targets [n, B], or [n, B, C].
             is_real: [n, B], 0 for rows to leave out; None for none.
             scale: noise standard deviations or softmax temperatures [n, 1]; None if all are 1.
-            first: of these networks.
         """
-        layers, gradient = self._of(first, first + x.shape[0])
+        layers, gradient = self._of(x.shape[0])
         last, hidden = len(layers) - 1, [x.flatten(2)]
         for at, layer in enumerate(layers):
             sums = layer.sums(hidden[-1])
@@ -109,12 +102,11 @@ class Perceptrons:
         weights = is_real.to(dtype)
         return (weights / weights.sum(1, keepdim=True))[:, :, None]
 
-    def _of(self, first: int, end: int) -> "tuple[list[_Layer], Tensor]":
-        """Return layers and gradients of some networks, made once: views cost as operators do."""
-        if (found := self._of_rows.get((first, end))) is None:
-            rows = slice(first, end)
-            layers = [layer.of(rows) for layer in self._layers]
-            found = self._of_rows[first, end] = layers, self._gradient[rows]
+    def _of(self, n: int) -> "tuple[list[_Layer], Tensor]":
+        """Return layers and gradients of n networks, made once: views cost as operators do."""
+        if (found := self._of_rows.get(n)) is None:
+            layers = [layer.of(slice(n)) for layer in self._layers]
+            found = self._of_rows[n] = layers, self._gradient[:n]
         return found
 
 

@@ -9,16 +9,17 @@ posterior counts. Log losses of trials, folds, reports and exports are all of th
 """
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.data.tensors import OwnTargets
+from nas_evidence.data.tensors import OwnTargets, TensorData
 from nas_evidence.evidence.posterior import fit_posterior
-from nas_evidence.likelihoods.predictive import Predictive
+from nas_evidence.likelihoods.predictive import Predictive, joined
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.spec.study import EVIDENCE_BATCH
+from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.network import Network
 
 #: Returns the distributions of the targets for inputs [m, ...], on the CPU.
@@ -69,3 +70,37 @@ def outputs_of(model: nn.Module, x: Tensor) -> Tensor:
     starts = range(0, len(x), EVIDENCE_BATCH)
     with full_precision():
         return torch.cat([model(x[i : i + EVIDENCE_BATCH]) for i in starts])
+
+
+def on_test_rows(
+    predict: Predict, data: TensorData, plan: TrainingPlan, factor: float
+) -> dict[str, float]:
+    """Return the metrics of predictions of the test data, for reports only; none without.
+
+    The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
+    fraction, weighted by the class weights; or the root mean squared error of the means of the
+    predictive distributions, in the unit of the targets, its mean over several.
+
+    Args:
+        predict: of a network.
+        data: that it was trained on.
+        plan: of its training.
+        factor: on the spread of the predictions.
+    """
+    y = data.seen_test
+    if not len(y):
+        return {}
+    nll, parts, own = 0.0, [], data.own
+    if own is not None:
+        nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
+    for start in range(0, len(y), EVIDENCE_BATCH):
+        rows = slice(start, start + EVIDENCE_BATCH)
+        part = predict(data.x_test[rows]).at(factor)
+        nll -= float(part.log_density(y[rows].cpu()).sum())
+        parts.append(part)
+    scale, truth, unit = data.tested
+    delivered = joined(parts).delivered(scale)
+    of_nll, column = plan.declared.kind.tests
+    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
+    # Without the log loss where a test target is outside the support of the scale.
+    return {column: usual} | ({of_nll: nll / len(y)} if math.isfinite(nll) else {})

@@ -80,21 +80,6 @@ def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> in
     return -(-n // -(-n // most))  # groups of equal size
 
 
-def gains_alike(model: nn.Module, plan: TrainingPlan) -> bool:
-    """Tell whether a network gains from any others beside it, and has the same bits as alone.
-
-    On a CPU, of small perceptrons whose gradient is written out: a batched product is one of each
-    network. Others have other operators alone. A product with a single column is another one, too:
-    alone it is one with a vector, whose sums have another order. So networks with one output stay
-    alone.
-    """
-    parameters = [*model.parameters()]
-    small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
-    wide = all(len(parameter) > 1 for parameter in parameters)
-    written_out = is_perceptron(model) and plan.precision == "float32"
-    return small and wide and written_out
-
-
 def has_convolutions(model: nn.Module) -> bool:
     """Tell whether a network has convolutions."""
     return any(parameter.ndim == 4 for parameter in model.parameters())
@@ -124,7 +109,8 @@ class Batch(NamedTuple):
     x, y     [K, B, ...]
     sizes    data of each network [K]; fewer than B where a row is padded at its end
     is_real  [K, B], 0 for padding; None if no row is padded
-    first    of these networks
+
+    The networks are the first ones of the program.
     """
 
     step: int
@@ -132,12 +118,6 @@ class Batch(NamedTuple):
     y: Tensor
     sizes: tuple[int, ...]
     is_real: Tensor | None
-    first: int = 0
-
-    @property
-    def rows(self) -> slice:
-        """The networks, among those of the program."""
-        return slice(self.first, self.first + len(self.sizes))
 
     def mean(self, each: Tensor) -> Tensor:
         """Return the means over data [K] of a quantity [K, B]."""
@@ -148,17 +128,16 @@ class Batch(NamedTuple):
     def sums_of(self, means: Tensor) -> "LossSums":
         """Return the sums over data that belong to some means [K]."""
         if self.is_real is None:
-            return LossSums(self.first, means, self.x.shape[1])
-        return LossSums(self.first, means * self.is_real.sum(1), 1)
+            return LossSums(means, self.x.shape[1])
+        return LossSums(means * self.is_real.sum(1), 1)
 
 
 class LossSums(NamedTuple):
-    """The sums over data of the losses of some networks, a first one and those after it.
+    """The sums over data of the losses of the first networks.
 
     values  [n], to be multiplied by `factor`
     """
 
-    first: int
     values: Tensor
     factor: int
 
@@ -168,7 +147,7 @@ def totals_of(each: Sequence[LossSums], n: int) -> list[float]:
     totals = [0.0] * n
     values = iter(torch.cat([one.values for one in each]).tolist())
     for one in each:
-        for k in range(one.first, one.first + len(one.values)):
+        for k in range(len(one.values)):
             totals[k] += one.factor * next(values)
     return totals
 
@@ -178,7 +157,6 @@ def minibatches(
     orders: Sequence[Sequence[Tensor]],
     batch_size: int,
     moves: Sequence[Sequence[Moves | None]],
-    n_apart: int = 0,
 ) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
 
@@ -189,10 +167,9 @@ def minibatches(
         orders: of each epoch, a permutation [n] for each network, on the CPU.
         batch_size: B; the last one of a network may be smaller.
         moves: of each epoch, those of the images of each network; None for images as they are.
-        n_apart: the first networks: neither they nor the others are padded to one size.
     """
     counts = [len(order) for order in orders[0]]
-    steps = _steps(counts, batch_size, data[0].y_train.device, n_apart)
+    steps = _steps(counts, batch_size, data[0].y_train.device)
     n_inputs = data[0].x_train.shape[1:].numel()
     per_step = batch_size * max(1, n_inputs)
     n_steps = max(1, _GATHERED // (per_step * len(data)))
@@ -216,24 +193,17 @@ class _Step:
     """A step of every epoch: see `Batch`; the networks that have not finished are the first."""
 
     at: int
-    first: int
     sizes: tuple[int, ...]
     is_real: Tensor | None
 
 
-def _steps(counts: Sequence[int], size: int, device: torch.device, n_apart: int) -> list[_Step]:
-    """Return the steps of an epoch, for the numbers of data of the networks, the largest first.
-
-    Of networks that are not padded to one size some steps are two.
-    """
+def _steps(counts: Sequence[int], size: int, device: torch.device) -> list[_Step]:
+    """Return the steps of an epoch, for the numbers of data of the networks, the largest first."""
     found = []
     for at in range(-(-counts[0] // size)):
-        left = tuple(min(size, count - at * size) for count in counts if count > at * size)
-        cut = 0 if min(left) == max(left) else n_apart
-        for first, sizes in ((0, left[:cut]), (cut, left[cut:])):
-            if sizes:
-                is_real = None if min(sizes) == max(sizes) else _is_real(sizes, device)
-                found.append(_Step(at, first, sizes, is_real))
+        sizes = tuple(min(size, count - at * size) for count in counts if count > at * size)
+        is_real = None if min(sizes) == max(sizes) else _is_real(sizes, device)
+        found.append(_Step(at, sizes, is_real))
     return found
 
 
@@ -243,7 +213,7 @@ def _of_an_epoch(
     """Return the minibatches of one epoch, some steps at a time."""
     for start in range(0, steps[-1].at + 1, n_steps):
         some = [step for step in steps if start <= step.at < start + n_steps]
-        n_active = max(step.first + len(step.sizes) for step in some)
+        n_active = max(len(step.sizes) for step in some)
         stop = (some[-1].at + 1) * size
         x, y = _gathered(rows[:n_active], 1, start * size, stop)
         yield from _batches(x[:, 0], y[:, 0], some, size)
@@ -252,11 +222,11 @@ def _of_an_epoch(
 def _batches(x: Tensor, y: Tensor, steps: Sequence[_Step], size: int) -> Iterator[Batch]:
     """Return the minibatches of some steps from data [K, n, ...] that begin with the first."""
     for step in steps:
-        networks = slice(step.first, step.first + len(step.sizes))
+        networks = slice(len(step.sizes))
         begin = (step.at - steps[0].at) * size
         part = slice(begin, begin + max(step.sizes))
         x_part, y_part = x[networks, part], y[networks, part]
-        yield Batch(step.at, x_part, y_part, step.sizes, step.is_real, step.first)
+        yield Batch(step.at, x_part, y_part, step.sizes, step.is_real)
 
 
 @dataclass(frozen=True)
@@ -342,8 +312,8 @@ class Program(AbstractContextManager["Program"]):
         assert self.stacks or len(models) == 1
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
-        self._leaves: dict[tuple[int, int], list[Tensor]] = {}
-        self._views: dict[tuple[int, int], _Views] = {}
+        self._leaves: dict[int, list[Tensor]] = {}
+        self._views: dict[int, _Views] = {}
         relative = [list(optimiser.relative) for optimiser in optimisers]
         self._relative = relative if any(one != 1 for row in relative for one in row) else None
         self._decay: Tensor | None = None  # [K, P], of the decay as set last
@@ -420,9 +390,9 @@ class Program(AbstractContextManager["Program"]):
         of_epoch = self._corrections[done, n_each]
         self._first, self._second = of_epoch.first.unbind(), of_epoch.second.unbind()
 
-    def outputs(self, x: Tensor, first: int = 0) -> Tensor:
-        """Return the outputs [K, B, C] of K networks from a first one, on inputs [K, B, ...]."""
-        return self._forward(self.leaves(slice(first, first + len(x))), x)
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs [K, B, C] of the first K networks on inputs [K, B, ...]."""
+        return self._forward(self.leaves(len(x)), x)
 
     @cached_property
     def _forward(self) -> Forward:
@@ -441,18 +411,17 @@ class Program(AbstractContextManager["Program"]):
             return planned(stacked, model, self.plan, device)
         return in_precision(alone, self.plan, device)
 
-    def leaves(self, rows: slice) -> list[Tensor]:
-        """Return the parameters of some networks as tensors [n, *shape], views of θ."""
+    def leaves(self, n: int) -> list[Tensor]:
+        """Return the parameters of the first networks as tensors [n, *shape], views of θ."""
         if not self.stacks:
             return self.parameters[0]
-        key = rows.start, rows.stop
-        if key not in self._leaves:
-            parts = torch.split(self.theta[rows], self.sizes, 1)
-            self._leaves[key] = [
+        if n not in self._leaves:
+            parts = torch.split(self.theta[:n], self.sizes, 1)
+            self._leaves[n] = [
                 part.view(len(part), *p.shape).requires_grad_()
                 for part, p in zip(parts, self.parameters[0], strict=True)
             ]
-        return self._leaves[key]
+        return self._leaves[n]
 
     def step(self, batch: Batch, scale: Tensor | None) -> Tensor:
         """Take the step of a minibatch; return the mean nll of each network before it [K], nats.
@@ -463,15 +432,15 @@ class Program(AbstractContextManager["Program"]):
                 each output [K, C]; None if all are 1.
         """
         if self._perceptrons is not None:
-            x, y, first = batch.x, batch.y, batch.first
             with torch.no_grad():
-                nll, gradient = self._perceptrons.descent(x, y, batch.is_real, scale, first=first)
+                given = batch.x, batch.y, batch.is_real, scale
+                nll, gradient = self._perceptrons.descent(*given)
                 self._descend(gradient, batch)
             return nll
-        outputs = self.outputs(batch.x, batch.first)
+        outputs = self.outputs(batch.x)
         means = self._likelihood.nll(outputs, batch.y, scale, batch.mean)
         loss = means if scale is None else self._likelihood.common(scale).square() * means
-        parts = torch.autograd.grad(loss.sum(), self.leaves(batch.rows), materialize_grads=True)
+        parts = torch.autograd.grad(loss.sum(), self.leaves(len(means)), materialize_grads=True)
         gradient = torch.cat([part.reshape(len(means), -1) for part in parts], 1)
         with torch.no_grad():
             self._descend(gradient, batch)
@@ -482,7 +451,7 @@ class Program(AbstractContextManager["Program"]):
 
         Factors are tensors: a number that becomes one at each call costs as much as the product.
         """
-        views = self._views_of(batch.first, batch.first + len(batch.sizes))
+        views = self._views_of(len(batch.sizes))
         gradient.addcmul_(views.theta, views.decay)
         if GRADIENT_CLIP:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
@@ -506,14 +475,14 @@ class Program(AbstractContextManager["Program"]):
         below = square.sqrt().div_(second).add_(self._epsilon)
         return (mean * first).div_(below)
 
-    def _views_of(self, first: int, end: int) -> "_Views":
-        """Return the views of some networks, made once: a slice costs half an operator."""
-        if (found := self._views.get((first, end))) is None:
+    def _views_of(self, n: int) -> "_Views":
+        """Return the views of the first networks, made once: a slice costs half an operator."""
+        if (found := self._views.get(n)) is None:
             assert self._decay is not None
             assert self._rates is not None
-            rows = slice(first, end)
-            found = self._views[first, end] = _Views(
-                None if end - first == len(self.theta) else rows,
+            rows = slice(n)
+            found = self._views[n] = _Views(
+                None if n == len(self.theta) else rows,
                 self.theta[rows],
                 self._decay[rows],
                 self._rates[rows],

@@ -10,13 +10,13 @@ such as a full disk, propagates from `advance` and `finish`, and the attempt is 
 
 import json
 import logging
-import math
 import platform
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,18 @@ import torch
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.models import infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
-from nas_evidence.scores.folds import Folds
+from nas_evidence.scores.folds import Folds, mean_curve
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
     PART_IDS,
+    CurvePoint,
     Evaluation,
     EvidenceEstimate,
     SliceReport,
@@ -45,7 +45,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import Stop, next_stop
-from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment
+from nas_evidence.spec.study import COSTS, Assignment
 from nas_evidence.storage.faults import seconds_between_checkpoints
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -57,12 +57,12 @@ from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_cost
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes, passes_of
+from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network
-from nas_evidence.training.predict_rows import predict_rows
+from nas_evidence.training.predict_rows import on_test_rows, predict_rows
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 14
+CHECKPOINT_VERSION = 15
 #: Of the folds, in `Trial.scorers`.
 _FOLDS = str(declared("two_fold").implementation)
 
@@ -102,9 +102,8 @@ class Trial:
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
-        # Those of scorers that knew theirs, by epoch, while others had work left.
-        self._held: list[tuple[int, dict[str, list[Evaluation]]]] = []
-        self.part, self.divides, self.apart = 0, False, False
+        self.part, self.divides = 0, False
+        self.trains = assignment.plan.whole is not False  # a network of all rows, too
 
     @property
     def network(self) -> Network | None:
@@ -134,8 +133,8 @@ class Trial:
             gpu_share: share of one GPU that this trial has; recorded.
             clock: returns seconds.
             part: the only fold to predict, by place in order from 1; 0 for a whole trial.
-            divides: the folds of a large network come last, and those that tasks of their own
-                have predicted are taken over.
+            divides: the folds of a large network are tasks of their own: the trial waits for them,
+                and takes over what they have predicted.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
         trial.part, trial.divides = part, divides
@@ -161,17 +160,20 @@ class Trial:
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
         folds = self._folds
-        self.apart = folds is not None and folds.apart
-        self.divides &= self.apart
+        if not self.trains:
+            assert folds is not None
+            self.scorers = {_FOLDS: folds}  # which score their networks
+        self.divides &= folds is not None and folds.apart
         if self.part:
             assert folds is not None
-            assert self.apart
+            assert folds.apart
+            self.trains = False
             folds.only = self.part
             self.scorers = {_FOLDS: folds}
-        if resume_from is not None and self._restore(resume_from):
+        found = resume_from is not None and self._restore(resume_from)
+        self._take()
+        if found or self.part:
             return  # the first attempt already measured the latency
-        if self.part:
-            return
         self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
 
     @property
@@ -191,10 +193,9 @@ class Trial:
         """Train up to `until_epoch`, evaluating on the way; write a checkpoint if one is due.
 
         It is due after two seconds of work since the last one, of any number of slices. Scores
-        taken before training run their slices first, one per call, and the report says epoch 0;
-        or they go on beside the network, from stop to stop, whatever `until_epoch` is. After the
-        last epoch the network settles, one round per call. Folds that are tasks of their own
-        come last; those that no task has predicted run here.
+        taken before training run their slices first, one per call, and the report says epoch 0.
+        After the last epoch the network settles, one round per call. Folds that no task of
+        their own has predicted run here.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -206,11 +207,12 @@ class Trial:
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                due = self._due(network)
+                self._take()
+                due = [scorer for scorer in self.scorers.values() if scorer.due()]
                 if due:
-                    self._advance_first(due, network)
+                    self._advance_first(due[0])
                 settles = network.settling is not None
-                while not due and not self.part and (network.epoch < last or settles):
+                while not due and self.trains and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
@@ -223,11 +225,6 @@ class Trial:
         self.slice_seconds = self.clock() - started
         return self.report(known)
 
-    def _due(self, network: Network) -> list[Scorer]:
-        """Return the scores with work left before the network goes on; folds may come last."""
-        last = self._folds if self.divides and not network.is_over else None
-        return [scorer for scorer in self.scorers.values() if scorer is not last and scorer.due()]
-
     def save(self) -> None:
         """Write a checkpoint, unless the last one has it all.
 
@@ -238,100 +235,47 @@ class Trial:
             self._unsaved = None
             self._checkpoint(self.network)
 
-    def _advance_first(self, due: Sequence[Scorer], network: Network) -> None:
-        """Do a slice of a score's work, beside the training if that is its last work."""
-        first = due[0]
-        beside: Sequence[Network] = ()
-        if len(due) == 1 and self.assignment.beside_folds:
-            beside = first.beside()
-        if beside:
-            self._train(network, next_stop(network.plan, network.epoch), first, beside)
-            return
+    def _advance_first(self, first: Scorer) -> None:
+        """Do a slice of a score's work."""
         first.advance()
         if isinstance(first, Before) and not first.due():
-            self.evaluations += _at_start(first.found or [])
+            self.evaluations += _at_start(first.found or [], first)
 
-    def _train(
-        self,
-        network: Network,
-        stop: Stop,
-        scorer: Scorer | None = None,
-        beside: Sequence[Network] = (),
-    ) -> None:
-        """Take the network to a stop and evaluate it, unless it is over; those beside as well.
+    def _train(self, network: Network, stop: Stop) -> None:
+        """Take the network to a stop, and evaluate it where the stop does, unless it settles on.
 
-        Args:
-            network: of the trial.
-            stop: the next one.
-            scorer: to which those beside belong.
-            beside: trainings that take the same stop.
-        """
-        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
-        whole = [] if network.is_over else [network]
-        ends = advance(whole, stop, follow=follow, beside=beside)
-        if scorer is not None:
-            scorer.went_on(ends[len(whole) :])
-        self._evaluate(network, stop, ends[0] if whole else None)
-
-    def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
-        """Evaluate the network where the stop does, unless it settles on; raise its divergence.
-
-        While folds are trained beside it the other scores are kept: a table has all scores of an
-        epoch in one order. After the last epoch all are evaluated once the folds are over.
+        Raises:
+            DivergedError: if it diverges.
         """
         assert self.context is not None
+        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
+        (end,) = advance([network], stop, follow=follow)
         if isinstance(end, DivergedError):
             raise end
-        due = {key for key, scorer in self.scorers.items() if scorer.due()}
-        if not due:
-            self._release()
-        if not stop.evaluate or (stop.last and (due or not network.is_over)):
-            return
-        passes = end or passes_of(network)
-        if not due:
-            scorers = self.scorers.values()
+        if stop.evaluate and (network.is_over or not stop.last):
+            scorers, passes = self.scorers.values(), end or passes_of(network)
             self.evaluations += evaluate(self.context, scorers, passes, last=stop.last)
-            return
-        found = {
-            key: evaluate(self.context, [scorer], passes, last=False)
-            for key, scorer in self.scorers.items()
-            if key not in due
-        }
-        self._held.append((network.epoch, found))
-
-    def _release(self) -> None:
-        """Complete the evaluations that were kept until the folds were over."""
-        for epoch, known in self._held:
-            for key, scorer in self.scorers.items():
-                if key in known:
-                    self.evaluations += known[key]
-                    continue
-                self.evaluations += [
-                    Evaluation(epoch=epoch, estimate=one) for one in scorer.evaluate(last=False)
-                ]
-        self._held = []
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before those of epochs, the folds known by then."""
-        held = [one for _, known in self._held for part in known.values() for one in part]
-        found = self.evaluations + held
-        if self.network is None or any(one.epoch for one in found):
-            return found
-        return found + [
+        if self.network is None or any(one.epoch for one in self.evaluations):
+            return self.evaluations
+        return self.evaluations + [
             one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
-            for one in _at_start(scorer.evaluate(last=False))
+            for one in _at_start(scorer.evaluate(last=False), scorer)
         ]
 
-    def _take(self, folds: Folds) -> None:
-        """Take over the folds that tasks of their own have predicted."""
-        for number in folds.places_left():
+    def _take(self) -> None:
+        """Take over the folds that tasks of their own have predicted, if there are any."""
+        folds = self._folds if self.divides else None
+        for number in () if folds is None else folds.places_left():
             of_part = PART_IDS * number + self.assignment.trial_id
             its = self.assignment.model_copy(update={"trial_id": of_part})
             home = self.folder.parents[1] / f"{of_part:06d}"
             state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
-            if state is not None and _is_of(state, its):
+            if folds is not None and state is not None and _is_of(state, its):
                 folds.take(state["scores"][_FOLDS])
 
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
@@ -340,7 +284,6 @@ class Trial:
         Args:
             known: numbers of points of the curve and of evaluations that earlier reports had.
         """
-        network = self.network
         n_points, n_evaluations = known
         scores: dict[str, float] = {}
         for evaluation in self._known():
@@ -348,25 +291,25 @@ class Trial:
             per_datum = estimate.per_datum
             if estimate.valid:
                 scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
-        losses = [point.train_nll_per_datum for point in network.curve] if network else []
+        curve = self._curve()
         found = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
         costs = {name: found.get(name) for name in COSTS}
         return SliceReport(
             trial_id=self.assignment.trial_id,
             attempt=self.assignment.attempt,
-            epoch=network.epoch if network else 0,
+            epoch=self._epochs_done(),
             epochs=self.assignment.plan.epochs,
             done=self.status is not TrialStatus.RUNNING,
             status=self.status,
             scores=scores,
             costs={name: cost for name, cost in costs.items() if cost is not None},
-            sotl=sotl(losses) if losses else None,
+            sotl=sotl([point.train_nll_per_datum for point in curve]) if curve else None,
             seconds=self.slice_seconds,
             saved=self._unsaved is None,
-            curve=tuple(network.curve[n_points:]) if network else (),
+            curve=tuple(curve[n_points:]),
             evaluations=tuple(self.evaluations[n_evaluations:]),
             parts=self._folds.shares() if self.divides and self._folds else (),
-            waits=self.divides and bool(network and network.is_over),
+            waits=self.divides and bool(self._folds and self._folds.due()),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
@@ -381,19 +324,26 @@ class Trial:
         """
         if status is not None and self.status is TrialStatus.RUNNING:
             self.status, self.cause = status, cause
-        tested: dict[str, float] = {}
+        figures: dict[str, float] = {}
         network, given = self.network, self.assignment
         with _Failures(self):
             if self.part and self.status is TrialStatus.COMPLETE and network is not None:
                 self._checkpoint(network)  # which is its result
             elif self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
-                factor = next((one for one in factors if one is not None), 1.0)
-                tested = {"spread_factor": factor}
-                tested |= _test(network, factor)
+                factor = next(
+                    (one for one in factors if one is not None), given.spread_factor or 1.0
+                )
+                figures = {"spread_factor": factor}
+                if self.trains:
+                    data = self.data
+                    predict = predict_rows(network, data.x_train, data.y_train, data.own)
+                    figures |= on_test_rows(predict, data, given.plan, factor)
                 self._save_model(network)
         found: dict[str, object] = {}
-        if network is not None:
+        if network is not None and not self.trains and self._folds is not None:
+            found = self._of_folds(network, self._folds)
+        elif network is not None:
             plan, hyper, settling = given.plan, network.hyper, network.settling
             if settling is not None and not settling.done:
                 hyper = settling.scheduled.hyper  # that of a settling that ends early is nowhere
@@ -425,28 +375,72 @@ class Trial:
                 "status": self.status,
                 "cause": self.cause,
                 "seed": given.seed,
+                "of": "whole" if self.trains else "folds",
                 "n_data": len(self.data.x_train),
                 **_known(self.cost),
                 "latency_seconds": self.latency_seconds,
                 "gpu_share": self.gpu_share,
                 **found,
-                **tested,
+                **figures,
                 "total_seconds": self._total_seconds(),
                 "versions": json.dumps(versions(self.data.x_train.device)),
                 "error": self.error,
             }
         )
 
+    def _of_folds(self, network: Network, folds: Folds) -> dict[str, object]:
+        """Return what the record has of the networks without a fold, in place of that of all."""
+        own, n_data = folds.of_trial, folds.n_trained
+        names = {name for fold in own for name in fold.tested}
+        return {
+            "of": "folds",
+            "n_data": n_data,
+            "epochs": self._epochs_done(),
+            "evaluations": tuple(self._known()),
+            "curve": with_sums(mean_curve(own), n_data),
+            "train_seconds": network.train_seconds,
+            "evidence_seconds": network.evidence_seconds,
+            **(
+                {key: geometric_mean([fold.learned for fold in own])}
+                if own and (key := self.assignment.plan.declared.scale)
+                else {}
+            ),
+            **{
+                name: fmean(fold.tested[name] for fold in own)
+                for name in names
+                if all(name in fold.tested for fold in own)
+            },
+        }
+
+    def _curve(self) -> Sequence[CurvePoint]:
+        """Return the losses so far; of folds alone their mean once all are over."""
+        if self.network is None or self.trains:
+            return [] if self.network is None else self.network.curve
+        over = self._folds is not None and self.status is TrialStatus.COMPLETE
+        return mean_curve(self._folds.of_trial) if over and self._folds else []
+
+    def _epochs_done(self) -> int:
+        if self.trains or self.part or self._folds is None:
+            return 0 if self.network is None else self.network.epoch
+        return self._folds.epochs
+
     def _complete_if_done(self, network: Network) -> None:
-        if not (network.is_over or self.part):
+        if self.trains and not network.is_over:
             return
-        if self.divides and (folds := self._folds) is not None:
-            self._take(folds)
         if any(scorer.due() for scorer in self.scorers.values()):
             return
-        evaluated = any(one.epoch == network.epoch for one in self.evaluations)
-        if self.apart and not (self.part or evaluated):  # the folds came last
-            self._evaluate(network, next_stop(network.plan, network.epoch), None)
+        folds = None if self.trains or self.part else self._folds
+        if folds is not None:
+            epochs, found = self.assignment.plan.epochs, folds.evaluate(last=True)
+            self.evaluations = [Evaluation(epoch=epochs, estimate=e, of="folds") for e in found]
+            if wrong := next((fold for fold in folds.of_trial if fold.diverged), None):
+                raise DivergedError(f"fold {wrong.number}: {wrong.failure}")
+        most = self.assignment.largest_loss
+        if most is not None and not (loss := network.curve[-1].train_nll_per_datum) <= most:
+            raise DivergedError(
+                f"the training loss is {loss:.6g} nats per datum, above {most:.6g}, that of the "
+                "trial's folds and their spread"
+            )
         self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
@@ -459,10 +453,6 @@ class Trial:
             "network": state_of(network),
             "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
             "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
-            "held": [
-                [epoch, {key: [one.model_dump_json() for one in part] for key, part in of.items()}]
-                for epoch, of in self._held
-            ],
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
@@ -485,16 +475,6 @@ class Trial:
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(scores[name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
-        self._held = [
-            (
-                epoch,
-                {
-                    key: [Evaluation.model_validate_json(t) for t in part]
-                    for key, part in of.items()
-                },
-            )
-            for epoch, of in state["held"]
-        ]
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # After a checkpoint of the last epoch there is nothing to train, only `finish`.
@@ -502,7 +482,8 @@ class Trial:
         return True
 
     def _save_model(self, network: Network) -> None:
-        tensors, plan, hyper = on_cpu(network.model.state_dict()), network.plan, network.hyper
+        plan, hyper = network.plan, network.hyper
+        tensors = on_cpu(network.model.state_dict()) if self.trains else {}
         is_noise = plan.declared.scale == "noise_std"
         noise = network.likelihood.each_scale if is_noise else (plan.noise_std,)
         header = {
@@ -563,8 +544,8 @@ def _is_of(state: Mapping[str, Any], assignment: Assignment) -> bool:
     return is_current and bool(state["same_trial"] == _identity(assignment))
 
 
-def _at_start(estimates: Iterable[EvidenceEstimate]) -> list[Evaluation]:
-    return [Evaluation(epoch=0, estimate=estimate) for estimate in estimates]
+def _at_start(estimates: Iterable[EvidenceEstimate], of: Scorer) -> list[Evaluation]:
+    return [Evaluation(epoch=0, estimate=estimate, of=of.of) for estimate in estimates]
 
 
 def versions(device: torch.device) -> dict[str, str]:
@@ -588,30 +569,3 @@ def _known(cost: Cost | None) -> dict[str, int]:
         return {}
     names = ("n_parameters", "flops", "memory_bytes")
     return {name: getattr(cost, name) for name in names}
-
-
-def _test(network: Network, factor: float) -> dict[str, float]:
-    """Return the metrics of what is delivered on the test data, for reports only; none without.
-
-    The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
-    fraction, weighted by the class weights; or the root mean squared error of the means of the
-    predictive distributions, in the unit of the targets, its mean over several.
-    """
-    data, plan = network.data, network.plan
-    if not len(data.y_test):
-        return {}
-    predict = predict_rows(network, data.x_train, data.y_train, data.own)
-    nll, parts, own = 0.0, [], data.own
-    if own is not None:
-        nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
-    for start in range(0, len(data.y_test), EVIDENCE_BATCH):
-        rows = slice(start, start + EVIDENCE_BATCH)
-        part = predict(data.x_test[rows]).at(factor)
-        nll -= float(part.log_density(data.y_test[rows].cpu()).sum())
-        parts.append(part)
-    scale, truth, unit = data.tested
-    delivered = joined(parts).delivered(scale)
-    of_nll, column = plan.declared.kind.tests
-    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
-    # Without the log loss where a test target is outside the support of the scale.
-    return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

@@ -235,7 +235,9 @@ def test_any_order_of_parts_and_any_losses_give_the_record_of_an_undivided_trial
 
 
 @pytest.mark.slow
-def test_a_network_that_settles_is_not_parked_before_it_has_settled(tmp_path: Path) -> None:
+def test_a_divided_trial_is_parked_once_before_its_network_trains_and_settles(
+    tmp_path: Path,
+) -> None:
     data = to_tensors(rows(real=True), "cpu")
     plan = {
         "likelihood": "gaussian",
@@ -247,18 +249,28 @@ def test_a_network_that_settles_is_not_parked_before_it_has_settled(tmp_path: Pa
     scores = ["five_fold", "conditional_evidence", "sotl"]
     spec = study(estimators=scores, plan=plan, n_trials=1)
     executor = Scattered(data)
-    park, settled = executor.park, list[bool]()
+    park, epochs = executor.park, list[int]()
 
     def parked(number: int) -> None:
-        network = executor.trials[number].network
-        settled.append(network is not None and network.is_over)
+        epochs.append(executor.trials[number].report().epoch)
         park(number)
 
     executor.park = parked  # type: ignore[method-assign]
     records = run(spec, tmp_path / "parts", executor)
-    assert settled == [True]
+    assert epochs == [0]
     assert records[0].settle_seconds
     assert records[0].attempt == 2  # parked once
+    assert found(records, tmp_path / "parts") == undivided(spec, data, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_divided_trial_of_folds_alone_takes_all_of_its_record_from_its_parts(
+    tmp_path: Path, data: TensorData
+) -> None:
+    spec = study(n_trials=1)
+    spec = spec.model_copy(update={"plan": spec.plan.model_copy(update={"whole": False})})
+    records = run(spec, tmp_path / "parts", Scattered(data, seed=1, lost=0.1))
+    assert records[0].of == "folds"
     assert found(records, tmp_path / "parts") == undivided(spec, data, tmp_path / "whole")
 
 
@@ -316,9 +328,7 @@ def n_taken(launch: Launch, data: TensorData, version: int) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nas_evidence.workers.trial.CHECKPOINT_VERSION", version)
         patch.setattr(Folds, "take", lambda self, state: taken.append(state))
-        trial = Trial.start(launch.assignment, data, launch.folder, divides=True)
-        while not trial.report().waits:
-            trial.advance(trial.report().epochs)
+        assert Trial.start(launch.assignment, data, launch.folder, divides=True).report().waits
     return len(taken)
 
 
@@ -348,7 +358,7 @@ def test_a_trial_that_is_cancelled_takes_its_parts_with_it(
     tmp_path: Path, data: TensorData
 ) -> None:
     def cancels(launch: Launch, call: str) -> None:
-        if launch.assignment.trial_id == 1 and call == "advance":
+        if launch.assignment.trial_id == 1 and call == "start":
             request_cancel(tmp_path, 1)
 
     records = run(study(), tmp_path, Scattered(data, fails=cancels))
@@ -373,7 +383,7 @@ def test_a_cancelled_study_parks_parts_and_the_next_run_goes_on_with_them(
     tmp_path: Path, data: TensorData, whole: list[object]
 ) -> None:
     def cancels(launch: Launch, call: str) -> None:
-        if launch.part and first.n_slices == 9:
+        if launch.part and first.n_slices == 5:
             request_cancel(tmp_path)
 
     first = Scattered(data, fails=cancels)

@@ -42,6 +42,7 @@ from nas_evidence.scores.folds import (
     fold_tasks,
     log_predictive,
 )  # fmt: skip
+from nas_evidence.scores.laplace_scores import laplace_estimates
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
@@ -52,7 +53,9 @@ from nas_evidence.spec.study import (
     derive_seed,
 )
 from nas_evidence.training import parts
+from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network, order_of_data, part_of
+from nas_evidence.training.predict_rows import outputs_of
 from nas_evidence.workers.trial import Trial
 
 SCORES = ("two_fold", "heldout_10", "five_fold")
@@ -574,3 +577,81 @@ def test_the_code_of_the_first_epoch_says_that_it_divides_groups(
     found = found_in(run(given("sotl"), unit_data(units), tmp_path), "prequential_epoch1")
     assert says in found.note
     assert bool(says) == bool(found.note)
+
+
+# --- trials that train their folds alone
+
+ALONE = ("diag_ef", "two_fold", "five_fold", "conditional_evidence", "elpd")
+
+
+def both(data: TensorData, folder: Path, **plan: object) -> tuple[TrialRecord, TrialRecord]:
+    """A trial that trains its folds alone, and the same one with the network of all rows."""
+    given = assignment_of(estimators=ALONE, **plan)
+    alone = assignment_of(estimators=ALONE, whole=False, **plan)
+    return run(alone, data, folder / "alone"), run(given, data, folder / "whole")
+
+
+@pytest.mark.parametrize("n_folds", [2, 5])
+def test_folds_trained_alone_have_the_scores_to_the_bit_and_keep_the_same_predictions(
+    data: TensorData, tmp_path: Path, n_folds: int
+) -> None:
+    alone, whole = both(data, tmp_path, folds=n_folds)
+    assert (alone.status, alone.of, whole.of) == (TrialStatus.COMPLETE, "folds", "whole")
+    assert (alone.n_data, whole.n_data) == (120 - 120 // n_folds, 120)
+    for name in ALONE[1:]:
+        one, other = alone.final_estimate(name), whole.final_estimate(name)
+        assert one is not None
+        assert other is not None
+        assert (one.value, one.per_datum, one.terms) == (other.value, other.per_datum, other.terms)
+    assert alone.spread_factor == whole.spread_factor
+    kept, header = read_tensors(tmp_path / "alone" / "model.safetensors")
+    every, _ = read_tensors(tmp_path / "whole" / "model.safetensors")
+    assert kept.keys() == {n for n in every if n.startswith("kept/")}  # no network
+    assert all(torch.equal(kept[name], every[name]) for name in kept)
+    assert Assignment.model_validate_json(header["assignment"]).plan.whole is False
+
+
+def test_a_trial_of_folds_alone_reports_the_means_of_their_networks(
+    data: TensorData, tmp_path: Path
+) -> None:
+    """Of two networks all have evidences, of five the first alone; by hand, from their parts."""
+    for n_folds, division in ((2, "two_fold"), (5, "five_fold")):
+        given = assignment_of(estimators=ALONE, whole=False, folds=n_folds)
+        record = run(given, data, tmp_path / division)
+        tasks = all_folds(division, order_of_data(len(data.x_train), given))
+        networks = [
+            trained_part(part_of(task.trained, data, given, task.purpose)) for task in tasks
+        ]
+        losses = [[point.train_nll_per_datum for point in one.curve] for one in networks]
+        found = {e.estimate.estimator: e.estimate for e in record.evaluations}
+        assert {e.of for e in record.evaluations} == {"folds"}
+        assert found["sotl"].value == pytest.approx(-np.mean([sum(one) for one in losses]))
+        assert record.curve[-1].train_nll_per_datum == pytest.approx(np.mean(losses, 0)[-1])
+        evidences = [laplace_estimates(["diag_ef"], passes_of(one))[0] for one in networks]
+        some = evidences if n_folds == 2 else evidences[:1]
+        assert found["diag_ef"].value == pytest.approx(np.mean([one.value for one in some]))
+        assert found["diag_ef"].per_datum == pytest.approx(
+            np.mean([one.value / len(tasks[0].trained) for one in some])
+        )
+        right = [
+            float((outputs_of(one.model, data.x_test).argmax(1) == data.y_test).float().mean())
+            for one in networks
+        ]
+        assert record.test_accuracy == pytest.approx(np.mean(right))
+        assert "prequential_epoch1" not in found  # a code length of all rows
+
+
+def test_a_trial_of_folds_alone_parked_at_any_slice_ends_bit_identical(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(estimators=ALONE, whole=False, folds=2)
+    assert_parking_changes_nothing([*ALONE, "sotl"], given, data, tmp_path, slices=1)
+
+
+def test_a_trial_of_folds_alone_diverges_with_a_network_that_stands_for_it(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(estimators=ALONE, whole=False, learning_rate=1e9)
+    record = run(given, data, tmp_path)
+    assert (record.status, record.of) == (TrialStatus.DIVERGED, "folds")
+    assert "fold 1: the training on 96 data diverged" in record.cause

@@ -15,6 +15,7 @@ from records import plain_study
 
 import nas_evidence
 from nas_evidence.data.arrays import check_task
+from nas_evidence.data.proposed import with_numbers
 from nas_evidence.spec.columns import StandsBefore, columns_declared, columns_with
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import Choice, FloatRange, Frozen, IntRange, Unit
@@ -36,6 +37,7 @@ from nas_evidence.spec.study import (
     TrainingPlan,
     derive_seed,
 )
+from nas_evidence.storage.conditions import content_hash
 
 
 @given(low=st.integers(1, 50), more=st.integers(0, 300), log=st.booleans(), unit=st.floats(0, 1))
@@ -335,3 +337,50 @@ def test_milestones_as_fractions_follow_the_epochs(epochs: int) -> None:
     for found, part in zip(plan.milestone_epochs, (6, 9, 11), strict=True):
         assert abs(found - epochs * part / 12) <= 0.52
     assert "milestones" not in never_reached(plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({}, []),
+        ({"estimators": ["two_fold", "kfac_ggn", "sotl"], "objective": "two_fold"}, []),
+        ({"objective": "kfac_ggn"}, ["kfac_ggn"]),
+        ({"estimators": ["conditional_evidence", "sgd_entropy"]}, ["sgd_entropy"]),
+        ({"estimators": ["conditional_evidence", "prequential_epoch1"]}, ["prequential_epoch1"]),
+        ({"estimators": ["conditional_evidence", "mine:score"]}, ["mine:score"]),
+        ({"pruning": {"rule": "median"}}, ['[pruning] rule = "median"']),
+        ({"curves": True}, ["curves = true"]),
+    ],
+)
+def test_each_trial_trains_a_network_of_all_rows_where_a_score_needs_it(
+    changes: dict[str, object], needed: list[str]
+) -> None:
+    space = {"family": {"linear": {}}}
+    given = {"name": "x", "dataset": {"name": "digits"}, **space, **changes}
+    study = StudySpec.model_validate(given)
+    assert study.needs_whole == needed
+    assert study.plan.whole is None  # of a study that began before: it trains them
+    assert study.with_whole().plan.whole is bool(needed)
+    asked = StudySpec.model_validate(given | {"plan": {"whole": True}})
+    assert asked.with_whole() == asked
+    if needed:
+        with refused("whole-needed", *(name for name in needed if name.isidentifier())):
+            StudySpec.model_validate(given | {"plan": {"whole": False}})
+
+
+def test_a_study_that_lacks_the_key_has_the_hash_that_it_had() -> None:
+    given = {"name": "x", "dataset": {"name": "digits"}, "family": {"linear": {}}}
+    assert content_hash(StudySpec.model_validate(given), "data") == "d0e678ff1843a5e4"
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "found"),
+    [(None, None, None), (True, None, None), (False, None, False), (None, False, False),
+     (None, True, True), (True, False, True)],
+)  # fmt: skip
+def test_a_study_goes_on_with_the_networks_with_which_it_began(
+    asked: bool | None, stored: bool | None, found: bool | None
+) -> None:
+    """One that began without the key trains networks of all rows, as one that asks for them."""
+    plans = [TrainingPlan(whole=one) for one in (asked, stored)]
+    assert with_numbers(plans[0], 100, plans[1]).whole is found

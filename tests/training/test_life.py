@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from torch.testing import assert_close
 from nas_evidence.models import build
 from nas_evidence.spec.schedule import next_stop, stops
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.training import life, online
+from nas_evidence.training import life
 from nas_evidence.training.checkpoint import load_checkpoint, restore, save_checkpoint, state_of
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, train_epochs
@@ -52,73 +51,6 @@ def network(
 
 def flat(one: Network) -> Tensor:
     return torch.cat([p.detach().flatten() for p in one.model.parameters()])
-
-
-@pytest.mark.parametrize("batch_size", [7, 8, 30])
-@pytest.mark.parametrize("sizes", [(24, 24, 24), (25, 24, 23), (30, 24)])
-def test_networks_have_the_bits_that_they_have_without_those_beside(
-    batch_size: int, sizes: tuple[int, ...]
-) -> None:
-    def of_rows(n: int, seed: int) -> Network:
-        found = network(seed, batch_size=batch_size, optimiser="adam", settle=0.5)
-        found.data = replace(
-            found.data, x_train=found.data.x_train[:n], y_train=found.data.y_train[:n]
-        )
-        return found
-
-    whole, *folds = (of_rows(n, seed) for seed, n in enumerate((30, *sizes)))
-    alone, *apart = copy.deepcopy([whole, *folds])
-    for _ in range(6):
-        stop = next_stop(whole.plan, whole.epoch)
-        advance([whole], stop, beside=folds)
-        advance([alone], stop)
-        advance(apart, replace(stop, evaluate=False))
-        for one, other in zip([whole, *folds], [alone, *apart], strict=True):
-            assert one.epoch == other.epoch
-            assert torch.equal(flat(one), flat(other))
-            assert torch.equal(one.hyper.precision, other.hyper.precision)
-            assert [p.train_nll_per_datum for p in one.curve] == [
-                p.train_nll_per_datum for p in other.curve
-            ]
-    assert (whole.best_epoch, folds[0].best_epoch) == (alone.best_epoch, None)
-
-
-@pytest.mark.parametrize(("n_targets", "sizes"), [(1, [4]), (2, [1, 3])])
-def test_a_network_updates_with_those_beside_it_unless_noises_take_passes(
-    n_targets: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    how = {"online": {"every": 2, "curvature": "kfac_ggn_mc"}}
-    rows = enumerate((30, 24, 23, 24))
-    whole, *folds = (network(seed, n_targets, n_rows=n, **how) for seed, n in rows)
-    alone, *apart = copy.deepcopy([whole, *folds])
-    stop = next(stop for stop in stops(whole.plan) if stop.update)
-    advance([alone], stop)
-    advance(apart, stop)
-    seen, update = [], online.update_hyperparameters
-
-    def counted(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
-        seen.append(len(passes))
-        return update(passes)
-
-    monkeypatch.setattr(online, "update_hyperparameters", counted)
-    advance([whole], stop, beside=folds)
-    assert seen == sizes
-    for one, other in zip([whole, *folds], [alone, *apart], strict=True):
-        assert torch.equal(one.hyper.precision, other.hyper.precision)
-        assert (one.hyper.scale, one.hyper.unit) == (other.hyper.scale, other.hyper.unit)
-
-
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_the_place_among_others_decides_no_bits(n_targets: int) -> None:
-    sizes = (300, 240, 240, 240)
-    how = {"of": LARGER, "n_inputs": 30, "batch_size": 64, "epochs": 9, "optimiser": "adam"}
-    together = [network(seed, n_targets, n_rows=n, **how) for seed, n in enumerate(sizes)]
-    apart = copy.deepcopy(together)
-    train_epochs(together, n_epochs=8, n_apart=1)
-    train_epochs(apart[:1], n_epochs=8)
-    train_epochs(apart[1:], n_epochs=8)
-    for one, other in zip(together, apart, strict=True):
-        assert torch.equal(flat(one), flat(other))
 
 
 def test_a_stop_that_does_not_evaluate_trains_and_learns_alike_and_records_nothing() -> None:

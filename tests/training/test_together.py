@@ -14,7 +14,7 @@ import torch
 from fake_gpu import FakeGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_trials import ended, linear_assignment, mlp_assignment, tensors_of, trained_part
+from lone_trials import ended, linear_assignment, mlp_assignment, trained_part
 from records import asked
 from torch import Tensor, nn
 
@@ -46,12 +46,10 @@ from nas_evidence.training.network import Hyper, Network, begin
 from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.parts import part_of
 from nas_evidence.training.perceptrons import Perceptrons
-from nas_evidence.training.stacked import can_stack
 from nas_evidence.training.together import (
     GRADIENT_CLIP,
     Batch,
     Program,
-    gains_alike,
     is_stacked,
     n_together,
     totals_of,
@@ -259,74 +257,6 @@ def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in tensors)
 
 
-@pytest.mark.parametrize("n_outputs", [1, 2])
-def test_a_network_that_may_train_beside_others_has_the_same_bits_as_alone(n_outputs: int) -> None:
-    """Of one output it need not have: its last product alone is one with a vector."""
-    ends = []
-    for n in (1, 6):
-        draw, members = torch.Generator().manual_seed(0), []
-        for k in range(n):
-            x, y = (torch.randn(96 - 8 * k, size, generator=draw) for size in (28, n_outputs))
-            model = build(ArchitectureSpec(family="linear", values={}), (28,), n_outputs, draw)
-            plan = TrainingPlan(likelihood="gaussian", batch_size=16, epochs=3, settle=0)
-            members.append(begin(model, tensors_of(x, y), plan, k))
-        train_epochs(members, n_epochs=3)
-        ends.append(members[0].model.state_dict())
-    same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert gains_alike(members[0].model, plan) is (n_outputs > 1)
-    assert same or n_outputs == 1
-
-
-@pytest.mark.parametrize(("d", "width", "batch", "gathered"), [
-    (2, 33, 10, 1 << 19),  # layers of each network that end within a line of memory
-    (73, 33, 1, 1 << 19),
-    (73, 10, 10, 1 << 12),  # as with many rows: more steps are gathered at once for one network
-])  # fmt: skip
-@pytest.mark.parametrize("task", ["labels", "real"])
-def test_whatever_the_minibatches_all_have_the_bits_that_they_have_apart(
-    d: int, width: int, batch: int, gathered: int, task: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nas_evidence.training.together._GATHERED", gathered)
-
-    def of(*numbers: int) -> list[Network]:
-        return [
-            perceptron(41 - 20 * (k > 0) + (k == 2), k, d, width, batch, task) for k in numbers
-        ]
-
-    together, alone, folds = of(0, 1, 2), of(0), of(1, 2)
-    assert gains_alike(together[0].model, together[0].plan)
-    train_epochs(together, n_epochs=3, n_apart=1)
-    train_epochs(alone, n_epochs=3)
-    train_epochs(folds, n_epochs=3)
-    for one, other in zip(together, [*alone, *folds], strict=True):
-        assert torch.equal(parameters_of(one), parameters_of(other))
-        losses = [[point.train_nll_per_datum for point in each.curve] for each in (one, other)]
-        assert losses[0] == losses[1]
-
-
-def perceptron(n: int, seed: int, d: int, width: int, batch_size: int, task: str) -> Network:
-    """A training of random rows."""
-    draw = torch.Generator().manual_seed(seed)
-    x, real = torch.randn(n, d, generator=draw), torch.randn(n, 2, generator=draw)
-    y = real if task == "real" else real.argmax(1)
-    made_of = ArchitectureSpec(family="mlp", values={"width": width, "depth": 2})
-    plan = TrainingPlan(
-        likelihood="gaussian" if task == "real" else "categorical",
-        batch_size=batch_size, epochs=6, learning_rate=0.02, settle=0,
-    )  # fmt: skip
-    return begin(build(made_of, (d,), 2, draw), tensors_of(x, y, n_outputs=2), plan, seed)
-
-
-def test_networks_whose_gradient_is_not_written_out_are_not_said_to_have_the_same_bits() -> None:
-    """Alone they have other operators than beside others."""
-    one = perceptron(20, 0, 3, 8, 16, "labels")
-    assert gains_alike(one.model, one.plan)
-    assert not gains_alike(one.model, one.plan.model_copy(update={"precision": "bf16"}))
-    own = nn.Sequential(nn.Linear(3, 8, bias=False), nn.ReLU(), nn.Linear(8, 2))
-    assert can_stack(own)
-    assert not gains_alike(own, one.plan)
-
-
 def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20), seed=3)
     x = data.x_train[:1]
@@ -370,7 +300,7 @@ def test_every_training_reaches_the_stop_and_none_goes_beyond_it(
     ]
     diverges_at = {0: 3, 2: 5}
 
-    def epochs(group: Sequence[Any], n_epochs: int, n_apart: int) -> list[DivergedError | None]:
+    def epochs(group: Sequence[Any], n_epochs: int) -> list[DivergedError | None]:
         ends = [diverges_at.get(_number(networks, one), 99) for one in group]
         last = min([group[0].epoch + n_epochs, *ends])
         found = [DivergedError("far") if end == last else None for end in ends]
@@ -569,14 +499,14 @@ def test_losses_of_steps_are_summed_over_the_data_in_float64() -> None:
     steps = [
         (Batch(0, x, y, (4, 4, 4), None), torch.tensor([0.1, 0.2, 0.3])),
         (Batch(1, x[:2], y[:2], (4, 2), padded), torch.tensor([0.4, 0.5])),
-        (Batch(2, x[:1, :3], y[:1, :3], (3,), None, 2), torch.tensor([0.6])),
+        (Batch(2, x[:1, :3], y[:1, :3], (3,), None), torch.tensor([0.6])),
     ]
     found = totals_of([batch.sums_of(means) for batch, means in steps], 3)
     of_step = [means.double() for _, means in steps]
     expected = [
-        4 * of_step[0][0] + 4 * of_step[1][0],
+        4 * of_step[0][0] + 4 * of_step[1][0] + 3 * of_step[2][0],
         4 * of_step[0][1] + 2 * of_step[1][1],
-        4 * of_step[0][2] + 3 * of_step[2][0],
+        4 * of_step[0][2],
     ]
     assert found == [float(one) for one in expected]
 
