@@ -23,7 +23,7 @@ from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import check_parameters
-from nas_evidence.spec.record import n_searched
+from nas_evidence.spec.record import WHOLE_IDS, is_race, n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, ResourceSpec, StudySpec
@@ -35,6 +35,7 @@ from nas_evidence.workers.executor import Watcher, Where
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
+    from nas_evidence.driver.driver import Driver
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.storage.best import Standing
     from nas_evidence.storage.redo import DoneTrials
@@ -228,6 +229,10 @@ class Audience:
                 f"{resume_call(store.place, store.folder, spec)} goes on"
             ) from None
 
+    def leads(self, line: str) -> None:
+        """Say that the network that leads is trained on all rows, after an interrupt."""
+        self.say(line)
+
     def starting(self) -> AbstractContextManager[object]:
         """Return what is shown while the workers start."""
         return nullcontext()
@@ -294,7 +299,7 @@ def begun(
         raise UserError(first.code, "; ".join(text for _, text in unreached.values()))
     spec = spec.model_copy(update={"plan": plan})
     if old is None:
-        spec = spec.with_order(n_rows)
+        spec = spec.with_order(n_rows).with_whole()
     elif spec.rank_by == "auto":
         spec = spec.model_copy(update={"rank_by": old.rank_by})
     if run.only_checks:
@@ -408,6 +413,7 @@ class Ahead:
     arrays   of the study
     left     trials of the search
     race     most trials of the race of the finalists
+    whole    most networks of finalists that are trained on all rows after it
     workers  at once; None for as many as there is room
     unused   a GPU that is left unused, and why
     """
@@ -415,8 +421,14 @@ class Ahead:
     arrays: "ArrayData"
     left: int
     race: int
+    whole: int
     workers: int | None
     unused: "UserError | None"
+
+    @property
+    def n_trials(self) -> int:
+        """Return the most trials that run."""
+        return self.left + self.race + self.whole
 
 
 @dataclass
@@ -450,7 +462,7 @@ class UnfinishedStudy:
             ValueError: if the data are missing or do not fit the study.
         """
         from nas_evidence.data.arrays import check_space, check_task
-        from nas_evidence.driver.race import race_left
+        from nas_evidence.driver.race import race_left, whole_left
         from nas_evidence.workers.choice import chosen_executor, n_workers, unused_gpu
 
         spec, run, say, done = self.spec, self.run, self.audience.say, self.finds.done
@@ -461,13 +473,17 @@ class UnfinishedStudy:
         if name == "auto":
             name, why = chosen_executor(spec.resources, joins=run.address is not None)
             self.run = replace(run, executor=name)
-        workers = n_workers(spec.resources, name, left + race)
+        whole = whole_left(spec, done, over=not (left or race))
+        workers = n_workers(spec.resources, name, left + race + whole)
         at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
         if race:
             trials += f", then up to {race} retrainings of the best"
+        if whole:
+            trials += f", then the best {_counted(whole, 'network')} on all rows"
+        end = ";" if race or whole else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
-        say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
+        say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
         check_space(spec.family, arrays)
@@ -483,7 +499,7 @@ class UnfinishedStudy:
             from nas_evidence.driver.own_scores import check_own_scores
 
             check_own_scores(spec, arrays)
-        return Ahead(arrays, left, race, workers, unused)
+        return Ahead(arrays, left, race, whole, workers, unused)
 
     def conditions(self, arrays: "ArrayData") -> tuple[str, set[str]]:
         """Return the hash of the data, and those of the conditions of trials that have ended."""
@@ -505,7 +521,7 @@ class UnfinishedStudy:
 
         ahead = self.ahead()
         spec, run, say, arrays = self.spec, self.run, self.audience.say, ahead.arrays
-        n_left, workers = ahead.left + ahead.race, ahead.workers
+        n_left, workers = ahead.n_trials, ahead.workers
         keep_how_read(self.store.folder, how_read_of(arrays))
         content_hash, restored = note_conditions(self.store.folder, spec, *self.conditions(arrays))
         for line in restored:
@@ -525,27 +541,17 @@ class UnfinishedStudy:
         short = run.executor == "local" or n_left <= _FEW
         unknown = workers is None and run.address is not None  # how many the cluster carries
         silent = run.limit is not None or short or unknown
-        with nullcontext() if silent else self.forecast_told(arrays, n_left, workers):
-            pool = self._executor(arrays, workers, n_left)
-            try:
+        told = nullcontext() if silent else self.forecast_told(arrays, n_left, workers)
+        try:
+            with told, self._pool(arrays, workers, n_left) as pool:
                 if run.executor == "inline" and ahead.unused is None:
                     self._check_gpu()
-                from nas_evidence.driver.driver import Driver
-
                 with self.audience.watching(spec, n_searched(self.finds.done)) as shown:
                     watcher = self._callbacks(shown, on_ray=run.executor == "ray")
                     # Before a limit as many trials as possible are to end.
                     limited = run.limit is not None or spec.budget.wall_seconds is not None
-                    driver = Driver(
-                        spec,
-                        self.store.folder.resolve(),
-                        self.store.around(pool),
-                        watcher,
-                        finds=self.finds,
-                        content_hash=content_hash,
-                        time_left=None if run.limit is None else run.limit.for_trials,
-                        flops=None if limited or workers == 1 else partial(_flops, spec, arrays),
-                    )
+                    flops = None if limited or workers == 1 else partial(_flops, spec, arrays)
+                    driver = self._driver(pool, watcher, self.finds, content_hash, flops=flops)
                     for notice in (*_sampler_notices(spec), *driver.notices):
                         say(f"note: {notice}")
                     with watcher:  # now that the driver has mended what trackers read
@@ -556,10 +562,47 @@ class UnfinishedStudy:
                             watcher.status = "cancelled" if driver.requests.study else "incomplete"
                 if (idle := pool.idle_share()) >= _MUCH_IDLE:
                     say(f"the workers had nothing to do for {idle:.0%} of the time")
-            finally:
-                pool.close()
+        except _Cancelled:
+            raise
+        except KeyboardInterrupt:
+            self._train_leader(arrays, content_hash)
+            raise
         if driver.requests.study and not driver.is_finished():
-            raise KeyboardInterrupt
+            raise _Cancelled
+
+    def _driver(
+        self,
+        pool: "Executor",
+        watcher: Watcher,
+        finds: "DoneTrials",
+        content_hash: str,
+        **how: Any,
+    ) -> "Driver":
+        from nas_evidence.driver.driver import Driver
+
+        time_left = None if self.run.limit is None else self.run.limit.for_trials
+        return Driver(
+            self.spec, self.store.folder.resolve(), self.store.around(pool), watcher, finds=finds,
+            content_hash=content_hash, time_left=time_left, **how,
+        )  # fmt: skip
+
+    def _train_leader(self, arrays: "ArrayData", content_hash: str) -> None:
+        """Train the network that leads on all rows, if its trials trained their folds alone."""
+        from nas_evidence.driver.race import next_whole
+        from nas_evidence.spec.divisions import fewest_parts
+        from nas_evidence.storage.redo import find_done
+
+        spec, finds = self.spec, find_done(self.store.folder)
+        for trial_id in next_whole(spec, finds.done, n=1):
+            row = finds.done[trial_id - WHOLE_IDS]
+            parts = fewest_parts(spec.plan, spec.estimators, arrays.n_train)
+            self.audience.leads(
+                f"stopping: the network that leads, of trial {row.trial_id}, is trained on all "
+                f"rows first: {rough_duration(row.total_seconds / max(1, parts - 1))}. A second "
+                "Ctrl-C leaves that to `predict` and `export`."
+            )
+            with self._pool(arrays, 1, 1) as pool:
+                self._driver(pool, Watcher(), finds, content_hash, leader_alone=True).run()
 
     def finish_off(self) -> None:
         """Log and track what was stored of a finished study before a crash; nothing runs."""
@@ -636,6 +679,14 @@ class UnfinishedStudy:
         ]
         return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)
 
+    @contextmanager
+    def _pool(self, arrays: "ArrayData", workers: int | None, left: int) -> Iterator["Executor"]:
+        pool = self._executor(arrays, workers, left)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
     def _executor(self, arrays: "ArrayData", workers: int | None, left: int) -> "Executor":
         spec, store, run = self.spec, self.store, self.run
         make_worker = store.make_worker
@@ -699,7 +750,11 @@ class UnfinishedStudy:
             self.store.look_for_requests()
             if is_open(folder):
                 withdraw(folder)
-                raise KeyboardInterrupt
+                raise _Cancelled
+
+
+class _Cancelled(KeyboardInterrupt):
+    """Another terminal has cancelled the study."""
 
 
 def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:
@@ -730,7 +785,8 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit | None) -> str:
     if limit is None or not unfinished(spec, finds := find_done(folder)):
         return ""
     n_done = n_searched(finds.done)
-    race = f" and {raced} of the race" if (raced := len(finds.done) - n_done) else ""
+    raced = sum(map(is_race, finds.done))
+    race = f" and {raced} of the race" if raced else ""
     return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
 
 

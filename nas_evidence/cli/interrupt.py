@@ -43,12 +43,11 @@ def interruptible(on_late: Callable[[Callable[[str], None]], bool]) -> Iterator[
     def wait() -> None:
         while not over.is_set():
             ready, _, _ = select.select([reading], [], [], 0.2)
-            if ready and set(os.read(reading, 64)) & _ENDING:
-                if not over.wait(PATIENCE) and on_late(say):
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(130)
-                return
+            signalled = ready and set(os.read(reading, 64)) & _ENDING
+            if signalled and not over.wait(PATIENCE) and on_late(say):
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(130)
 
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     thread = threading.Thread(target=wait, daemon=True, name="interruptible")

@@ -174,6 +174,11 @@ class _Terminal(Printed):
 
     def __init__(self, limit: TimeLimit | None) -> None:
         self._left = (lambda: inf) if limit is None else limit.left
+        self._finishing = False
+
+    def leads(self, line: str) -> None:
+        self._finishing = True
+        err.print(line)
 
     def begins(self, store: "WorkingCopy") -> None:
         _log_to(store.folder / "logs" / "driver.log")
@@ -207,6 +212,9 @@ class _Terminal(Printed):
             )
 
         def late(say: Callable[[str], None]) -> bool:
+            if self._finishing:
+                self._finishing = False
+                return False
             if store.uri is None and run.executor == "inline":
                 stopped(say)
                 return True

@@ -118,6 +118,7 @@ class Driver:
         time_left: Callable[[], float] | None = None,
         flops: Callable[[ArchitectureSpec], float] | None = None,
         proposer: Callable[[StudySpec, Sequence[Found]], Proposer] = Proposer,
+        leader_alone: bool = False,
     ) -> None:
         """Take up a study.
 
@@ -132,6 +133,7 @@ class Driver:
             flops: of an architecture, before it is trained. Of trials known together those with
                 the most run first; if None, in order of number.
             proposer: makes what proposes architectures, from the study and its warm start.
+            leader_alone: run nothing but the training on all rows of the network that leads.
 
         Raises:
             ValueError: if the environment has a wrong time between checkpoints.
@@ -168,6 +170,9 @@ class Driver:
         self._joining: dict[int, Assignment] = {}  # parked until their parts are over
         self._longest_slice = 0.0
         self._deadline = Deadline(time_left)
+        self._leader_alone = leader_alone
+        if leader_alone:
+            self._deadline.cut("race")
         self._flops_of, self._flops = flops, dict[str, float]()  # by key of architecture
 
     def run(self) -> None:
@@ -238,7 +243,7 @@ class Driver:
     def _train_whole(self) -> bool:
         """Queue the next networks of all rows of the finalists; tell if there are any."""
         study = self._so_far() if self._deadline.searched else self._study
-        found = next_whole(study, self._done)
+        found = next_whole(study, self._done, n=1 if self._leader_alone else None)
         if new := {i: found[i] for i in found if i not in self._state.race}:
             fact = RaceRound(trial_ids=tuple(new), architectures=tuple(new.values()))
             self._log.write(fact, durable=True)
@@ -296,7 +301,8 @@ class Driver:
         compact(self._log, self._folder)
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
-        self._enqueue(plan_trials(proposals, self._done, self._study, self._seen))
+        if not self._leader_alone:
+            self._enqueue(plan_trials(proposals, self._done, self._study, self._seen))
         self._chosen = dict(chosen_so_far(self._study, self._state.race, self._done))
 
     def _complete_log(self) -> None:

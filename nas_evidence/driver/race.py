@@ -130,13 +130,28 @@ def race_left(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> i
     return max(budget_of(study) - sum(i in done for i in chosen), 0)
 
 
+def whole_left(study: StudySpec, done: Mapping[int, TrialRow], *, over: bool) -> int:
+    """Return how many networks of all rows are still trained after the race; at most.
+
+    Args:
+        study: what was asked.
+        done: every finished trial.
+        over: whether search and race are over.
+    """
+    if over or study.trains_whole:
+        return len(next_whole(study, done))
+    return min(study.n_finalists or FINALISTS, study.n_trials)
+
+
 def is_finished(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> bool:
     """Return whether no trial is left to run; args as of `race_left`."""
     over = n_searched(done) >= study.n_trials and race_left(study, told, done) == 0
     return over and not next_whole(study, done)
 
 
-def next_whole(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[int, ArchitectureSpec]:
+def next_whole(
+    study: StudySpec, done: Mapping[int, TrialRow], n: int | None = None
+) -> dict[int, ArchitectureSpec]:
     """Return the networks of all rows to train next, the best first; none if they are there.
 
     Where trials train their folds alone: those of the trials that represent the first
@@ -146,10 +161,11 @@ def next_whole(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[int, Arch
     Args:
         study: what was asked.
         done: every finished trial.
+        n: the first architectures; those of the race, or five, if None.
     """
     if study.trains_whole:
         return {}
-    standings = Standings(study, done.values()).first(study.n_finalists or FINALISTS)
+    standings = Standings(study, done.values()).first(n or study.n_finalists or FINALISTS)
     first = {WHOLE_IDS + one.trial_id: one.architecture for one in standings if not one.is_spoilt}
     return {trial_id: found for trial_id, found in first.items() if trial_id not in done}
 

@@ -18,7 +18,7 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.driver.race import budget_of
+from nas_evidence.driver.race import budget_of, whole_left
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
@@ -99,7 +99,8 @@ def forecast_seconds(
         del data
         torch.cuda.empty_cache()
     race = budget_of(study) if study.n_finalists else 0
-    left = study.n_trials + race if n_trials is None else n_trials
+    later = race + whole_left(study, {}, over=False)
+    left = study.n_trials + later if n_trials is None else n_trials
     asked = study.resources.workers if workers is None else workers
     if asked == "auto":
         asked = torch.cuda.device_count() if data.x_train.is_cuda else FEW_WORKERS
@@ -114,9 +115,10 @@ def trial_seconds(
     """Return the seconds of a trial with these pieces on `n_data` training rows; see the top."""
     planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
-    epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(stop.update for stop in planned) * (1 + parts)
-    evaluations = sum(stop.evaluate for stop in planned)
+    whole = plan.whole is not False  # else the networks of folds alone
+    epochs = plan.epochs * (1 + plan.settle) * (whole * pieces.epoch + parts * pieces.beside)
+    updates = sum(stop.update for stop in planned) * (whole + parts)
+    evaluations = whole * sum(stop.evaluate for stop in planned)
     return epochs + updates * pieces.update + evaluations * pieces.evaluation
 
 
