@@ -7,6 +7,7 @@ minute, and the answer.
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import architecture_text, value_text
 from nas_evidence.spec.record import (
     RACE_IDS,
+    WHOLE_IDS,
     SliceReport,
+    Stage,
     TrialRecord,
     TrialStatus,
     is_race,
     is_searched,
     ranks,
+    stage_of,
 )
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
@@ -166,6 +170,11 @@ class _Row:
     outcome: str = ""
     seconds: float = 0.0
 
+    @property
+    def number(self) -> int:
+        """Return the trial, also for its network of all rows."""
+        return self.trial_id if ranks(self.trial_id) else self.trial_id - WHOLE_IDS
+
 
 @dataclass
 class Progress(Watcher):
@@ -226,14 +235,10 @@ class Progress(Watcher):
             result = record.cause
         left = self.left()
         end = f", {left}" if left else ""
-        place = f"{self.n_done}/{self.study.n_trials}"
-        if is_race(record.trial_id):
-            place = self.retraining(record.trial_id)
-        if not ranks(record.trial_id):
-            place = "finalist on all rows"
+        place = self.place(record.trial_id) or f"{self.n_done}/{self.study.n_trials}"
         name = architecture_text(row.architecture.family, row.architecture.values)
         return (
-            f"[{place}] trial {record.trial_id} ({name}) {record.status}, {result} "
+            f"[{place}] trial {row.number} ({name}) {record.status}, {result} "
             f"({duration(record.total_seconds)}{end})"
         )
 
@@ -251,12 +256,13 @@ class Progress(Watcher):
             parts.append(f"best {best.architecture}, {self.study.objective} {best.score:.4g}")
         return parts
 
-    def retraining(self, trial_id: int) -> str:
-        """Return which retraining of the best a trial of the race is, and of how many at most."""
+    def place(self, trial_id: int) -> str:
+        """Return what a trial after the search is for, "" for one of the search."""
         from nas_evidence.driver.race import budget_of
 
-        most = budget_of(self.study)
-        return f"retraining the best, {trial_id - RACE_IDS + 1} of at most {most}"
+        if not is_race(trial_id):
+            return "" if ranks(trial_id) else "a finalist on all rows"
+        return f"retraining the best, {trial_id - RACE_IDS + 1} of at most {budget_of(self.study)}"
 
     def left(self) -> str:
         """Return the time left in words, "" before the first trial has ended.
@@ -275,13 +281,17 @@ class Progress(Watcher):
         """
         if not self.finished:
             return None
-        from nas_evidence.driver.race import budget_of
+        from nas_evidence.driver.race import budget_of, whole_left
 
-        raced = sum(is_race(row.trial_id) for row in self.finished)
-        race = max(0, budget_of(self.study) - raced) if self.study.n_finalists else 0
+        ended = Counter(stage_of(row.trial_id) for row in self.finished)
+        most: dict[Stage, int] = {
+            "race": budget_of(self.study) if self.study.n_finalists else 0,
+            "whole": whole_left(self.study, {}, over=False),
+        }
+        left = max(0, self.study.n_trials - self.n_done)
+        left += sum(max(0, n - ended[stage]) for stage, n in most.items())
         elapsed = time.monotonic() - self.started
-        searched = max(0, self.study.n_trials - self.n_done)
-        return max(0.0, min(self.limit(), elapsed / len(self.finished) * (searched + race)))
+        return max(0.0, min(self.limit(), elapsed / len(self.finished) * left))
 
 
 @dataclass

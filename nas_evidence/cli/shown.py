@@ -17,7 +17,6 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.words import words_of
 from nas_evidence.spec.domains import ParameterValue, value_text
 from nas_evidence.spec.parameters import columns_of, searched_in
-from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
@@ -157,8 +156,8 @@ class LiveTable(Progress):
             table.add_row(*self._cells(row, time.monotonic() - row.started))
         end = self.left() or "estimating the end"
         elapsed = duration(time.monotonic() - self.started)
-        raced = [row.trial_id for row in self.rows.values() if is_race(row.trial_id)]
-        race = f"{self.retraining(max(raced))}, " if raced else ""
+        place = self.place(max(self.rows, default=0))
+        race = f"{place}, " if place else ""
         head = Text(
             f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials, {race}"
             f"{elapsed} elapsed, {end}   (Ctrl-C stops; nothing is lost)"
@@ -171,7 +170,7 @@ class LiveTable(Progress):
 
     def _cells(self, row: Any, seconds: float) -> tuple[str, ...]:
         return (
-            str(row.trial_id),
+            str(row.number),
             row.architecture.family,
             size_text(row.architecture),
             f"{row.epoch}/{self.study.plan.epochs}",

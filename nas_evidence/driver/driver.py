@@ -252,8 +252,8 @@ class Driver:
         n_networks = known[reported_division(study.plan, study.estimators, 0)] if found else 0
         for trial_id in found:
             row = self._done[trial_id - WHOLE_IDS]
-            of_folds = found_by_folds(self._folder, self._state, row, n_networks)
-            self._queue.append(whole_of(row, study, of_folds))
+            given = (self._folder, self._state, row, n_networks, study.objective)
+            self._queue.append(whole_of(row, study, found_by_folds(*given)))
         return bool(found)
 
     def _so_far(self) -> StudySpec:

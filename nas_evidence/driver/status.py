@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nas_evidence.driver.race import is_finished
 from nas_evidence.plumbing.collector import uncollected
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import is_race, ranks
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standings
 from nas_evidence.storage.holding import Holder
@@ -80,7 +80,7 @@ def study_status(folder: Path) -> StudyStatus:
         name=study.name,
         state=state,
         n_trials=study.n_trials,
-        by_status=dict(Counter(str(t.status) for t in done.values())),
+        by_status=dict(Counter(str(row.status) for i, row in done.items() if ranks(i))),
         running={i: known.architecture(i, study.replicates) for i in sorted(known.under_way)}
         if alive
         else {},

@@ -283,7 +283,7 @@ def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> f
 
 
 def found_by_folds(
-    folder: Path, state: State, row: TrialRow, n_networks: int
+    folder: Path, state: State, row: TrialRow, n_networks: int, objective: str
 ) -> tuple[float | None, float | None]:
     """Return what the network of all rows of a trial needs of its folds; None for what is lost.
 
@@ -292,25 +292,27 @@ def found_by_folds(
         state: of its log.
         row: of a trial that has trained its folds alone.
         n_networks: those that stand for it.
+        objective: of the study, a score of held-out rows.
 
     Returns:
-        The factor on the spread of predictions; and the largest training loss that is no
-        divergence: the mean of the folds and their standard deviation.
+        The factor on the spread of predictions; and the largest training loss per datum that is
+        no divergence. It is the mean of the folds and their standard deviation, or the loss of
+        held-out rows if that is larger: more rows are fitted less closely.
     """
     stem = state.stems.get((row.trial_id, row.attempt), "")
     mine = {"trial_id": row.trial_id, "attempt": row.attempt}
-    loss = mine | {"estimator": "train_nll_per_datum"}
     cells: dict[TableName, list[dict[str, Any]]] = {}
-    both: list[tuple[TableName, Mapping[str, object]]] = [("trials", mine), ("evidence", loss)]
-    for table, wanted in both:
+    for table in ("trials", "evidence"):
         stored = _stored(folder / table / f"{stem}.parquet")
         rows = [] if stored is None else stored.to_pylist()
-        cells[table] = [one for one in rows if wanted.items() <= one.items()]
+        cells[table] = [one for one in rows if mine.items() <= one.items()]
     factor = cells["trials"][-1].get("spread_factor") if cells["trials"] else None
-    last = cells["evidence"][-1] if cells["evidence"] else {}
-    if last.get("value") is None or last.get("standard_error") is None:
+    last = {one["estimator"]: one for one in cells["evidence"]}
+    loss = last.get("train_nll_per_datum", {})
+    if loss.get("value") is None or loss.get("standard_error") is None:
         return factor, None
-    return factor, -last["value"] + last["standard_error"] * math.sqrt(n_networks)
+    spread = loss["standard_error"] * math.sqrt(n_networks)
+    return factor, max(-loss["value"] + spread, -last[objective]["per_datum"])
 
 
 def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":

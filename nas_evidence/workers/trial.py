@@ -439,7 +439,7 @@ class Trial:
         if most is not None and not (loss := network.curve[-1].train_nll_per_datum) <= most:
             raise DivergedError(
                 f"the training loss is {loss:.6g} nats per datum, above {most:.6g}, that of the "
-                "trial's folds and their spread"
+                "trial's folds and of the rows held out of them"
             )
         self.status = TrialStatus.COMPLETE
 
