@@ -93,11 +93,11 @@ def ranking_rows(
         columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
     if study.minimise:
         columns["front"] = lambda r: "yes" if r.on_front else "no"
-    kind = study.plan.declared.kind
+    kind, of = study.plan.declared.kind, study.of_folds
     for one in kind.tests[1:]:
-        columns[words_of(one)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
-    columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
-    columns["SOTL"] = lambda r: score_text(r.sotl)
+        columns[words_of(one, of)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
+    columns[f"test {kind.metrics['log_loss']}{of}"] = lambda r: score_text(r.test_nll_per_datum)
+    columns[f"SOTL{of}"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():
         first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]
     columns = first | columns

@@ -456,18 +456,18 @@ def _families(
 def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
     several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
     objective = f"{study.spec.objective} {number(one.objective, 4)} {study.objective_unit}"
-    value = study.value(one)
+    value, of = study.value(one), study.spec.of_folds
     lines = [
         f"rank {one.rank}, trial {one.trial_id}{several}",
         one.architecture,
         f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
         f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
-        f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
-        f"test log loss {one.test_nll_per_datum:.4f}"
+        f"test accuracy{of} {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
+        f"test log loss{of} {one.test_nll_per_datum:.4f}"
         if one.test_nll_per_datum is not None
         else "",
-        f"test RMSE {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        f"test RMSE{of} {one.test_rmse:.4f}" if one.test_rmse is not None else "",
         f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]
     return [line for line in lines if line]

@@ -36,7 +36,7 @@ from nas_evidence.reporting.words import NATS, chance, counted, loss_text, metri
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, is_race
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import FAMILY_PARAMETERS
 
@@ -162,7 +162,19 @@ def _answer(
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
     more = "" if instead is None else " `predict` and `export` use it."
     again = ", a retraining" if is_race(winner.trial_id) else ""
-    return f"{take}{again}){so_far}: {of}{done}.{more}"
+    return f"{take}{again}){so_far}: {of}{done}.{_given_way(study, winner)}{more}"
+
+
+def _given_way(study: RankedStudy, winner: RankedArchitecture) -> str:
+    """Say which trials rank no lower, but have no network of all rows: the winner stands in."""
+    values = {i: study.value(one) for one in study.ranking for i in one.trial_ids}
+    least, rows = study.value(winner), study.tables.whole_rows
+    failed = [row.trial_id - WHOLE_IDS for row in rows if row.status is not TrialStatus.COMPLETE]
+    before = [i for i in failed if least is not None and (values.get(i) or -math.inf) >= least]
+    if not before:
+        return ""
+    trials = ", ".join(map(str, before))
+    return f" It stands in for trial {trials}, whose network of all rows failed."
 
 
 def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:

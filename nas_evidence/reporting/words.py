@@ -27,9 +27,9 @@ _AXES: Mapping[str, str] = {
 }
 
 
-def words_of(target: str) -> str:
-    """Return a target in words."""
-    return WORDS.get(target, target)
+def words_of(target: str, of: str = "") -> str:
+    """Return a target in words; `of` tells whose it is."""
+    return WORDS.get(target, target) + of
 
 
 def axis_words(target: str) -> str:

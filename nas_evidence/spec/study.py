@@ -748,6 +748,11 @@ class StudySpec(Frozen):
         """Return whether each trial trains a network of all rows."""
         return self.plan.whole is not False
 
+    @property
+    def of_folds(self) -> str:
+        """Return what follows the names of a trial's test figures: whose they are."""
+        return "" if self.trains_whole else " of folds"
+
     def with_whole(self) -> "StudySpec":
         """Return it with the decision whether each trial trains a network of all rows."""
         if self.plan.whole is not None:

@@ -281,7 +281,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(tmp_path: Path) -> Non
     assert process.stdout == "tiny: 4 trials, 1 worker -> s\n"
     assert process.stderr.count("\n") == 1
     assert "fashion_mnist" in process.stderr
-    begun = load_study(path).with_order(0)
+    begun = load_study(path).with_order(0).with_whole()
     assert load_study(tmp_path / "s" / "study.toml") == begun
     assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
     own = write_study(tmp_path, TINY.replace("{data}", "{data}.gone"))
