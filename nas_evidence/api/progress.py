@@ -78,6 +78,9 @@ class _Python(Audience):
 class _Script(Audience):
     """Nobody is there while the search runs."""
 
+    def leads(self, line: str) -> None:
+        write(line)
+
     def read(self, sentences: Sequence[str]) -> None:
         """Print how the data were read in one line."""
         write(f"data: {'. '.join(one[:1].upper() + one[1:] for one in sentences)}.")

@@ -777,7 +777,7 @@ class Study:
         trial_id: int | None = None,
         top: int | None = None,
     ) -> str:
-        """Say how long report and export will take, and where; "" if no more than a minute.
+        """Say how long report and export will take, and where, if they train or take a minute.
 
         Some rows are timed for about a second if it may be more. Both compute on a GPU if the
         network was trained on one and this process may use one (docs/how-to/cluster.md).

@@ -61,19 +61,21 @@ class Forecast:
 
     seconds  in all
     mostly   what takes longest
+    trains   whether a network is trained first
     device   where it is computed
     slowly   the GPU that a trial was trained on, if it is computed on a CPU; else ""
     """
 
     seconds: float
     mostly: str = ""
+    trains: bool = False
     device: str = "cpu"
     slowly: str = ""
 
     @property
     def sentence(self) -> str:
-        """What to say of it: "" if it takes no more than a minute."""
-        if self.seconds <= LEAST_SECONDS:
+        """What to say of it: "" if it takes no more than a minute and trains nothing."""
+        if self.seconds <= LEAST_SECONDS and not self.trains:
             return ""
         where = "GPU" if self.device == "cuda" else "CPU"
         said = f"{rough_duration(self.seconds)} on the {where}, mostly {self.mostly}"
@@ -115,7 +117,8 @@ def forecast_of(
     mostly = max(seconds, key=lambda what: seconds[what])
     devices = [device for _, device, _ in each]
     slowly = next((on for _, _, on in each if on), "")
-    return Forecast(sum(seconds.values()), mostly, min(devices), slowly)
+    trains = any(what.startswith("training") for what in seconds)
+    return Forecast(sum(seconds.values()), mostly, trains, min(devices), slowly)
 
 
 def _work_of(
@@ -130,7 +133,8 @@ def _work_of(
     found: dict[str, float] = {}
     if not tables.has_network(trial_id):
         device_again(row, study.resources, kept=None)
-        found["training again"] = _spent(row, *_TRAINING, "evidence_seconds")
+        evidence = _spent(row, "evidence_seconds") if study.trains_whole else 0.0
+        found[f"training trial {trial_id} on all rows"] = _once(tables, arrays, row) + evidence
     kind_checked = checked_kind(tables.spec)
     kinds = [kind_checked] if kind_checked and {*parts} & _EXPORTS else []
     flops = _flops(given, arrays, kinds, parts)
@@ -154,11 +158,20 @@ def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[
         kept = {}
     if KEPT_PREFIX + OUTPUTS in kept:
         return {}
-    plan, n = tables.spec.plan, arrays.n_train
-    division = kept_division(plan, tables.spec.estimators, n)
-    rows = PREDICTED_FOLDS[division] * TRAINED_ON[division]  # in multiples of all
-    once = _spent(tables.row(trial_id), *_TRAINING)
-    return {"training the folds again": rows * once}
+    once = _once(tables, arrays, tables.row(trial_id))
+    return {"training the folds again": _multiples(tables, arrays) * once}
+
+
+def _once(tables: StudyTables, arrays: ArrayData, row: pd.Series) -> float:
+    """Return the seconds of the training on all rows of a trial."""
+    spent = _spent(row, *_TRAINING)
+    return spent if tables.spec.trains_whole else spent / _multiples(tables, arrays)
+
+
+def _multiples(tables: StudyTables, arrays: ArrayData) -> float:
+    """Return the rows on which the folds of a trial are trained, in multiples of all."""
+    division = kept_division(tables.spec.plan, tables.spec.estimators, arrays.n_train)
+    return PREDICTED_FOLDS[division] * TRAINED_ON[division]
 
 
 def _spent(row: pd.Series, *columns: str) -> float:

@@ -1,14 +1,19 @@
 """Claims about the finalists' networks of all rows, where trials train their folds alone."""
 
+import math
 from collections.abc import Container
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fakes
+import numpy as np
 import pytest
 from fakes import FakeExecutor, Noisy, drive, finished
 
+import nas_evidence
+from nas_evidence.api import progress
+from nas_evidence.driver.deadline import Deadline
 from nas_evidence.driver.race import is_finished
 from nas_evidence.spec.record import WHOLE_IDS, TrialRecord, TrialStatus, n_searched, ranks
 from nas_evidence.spec.study import Assignment, StudySpec
@@ -36,9 +41,11 @@ of_folds = partial(
 class OfFolds(Noisy):
     """Trials that train their folds alone, and networks of all rows of which some fail."""
 
-    def __init__(self, noise: float, failing: Container[int] = (), **options: Any) -> None:
+    def __init__(
+        self, noise: float, failing: Container[int] = (), held_out: float = 0.5, **options: Any
+    ) -> None:
         super().__init__(noise, **options)
-        self.failing = failing
+        self.failing, self.held_out = failing, held_out
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
         super().finish(trial_id, verdict)
@@ -46,9 +53,11 @@ class OfFolds(Noisy):
         assert isinstance(record, TrialRecord)
         if ranks(trial_id):
             [last] = record.evaluations
-            estimate = last.estimate.model_copy(update={"estimator": "conditional_evidence"})
-            update = {"evaluations": (last.model_copy(update={"estimate": estimate}),),
-                      "of": "folds"}  # fmt: skip
+            named = {"estimator": "conditional_evidence", "per_datum": -self.held_out}
+            loss = {"estimator": "train_nll_per_datum", "value": -0.3, "standard_error": 0.1}
+            both = (last.estimate.model_copy(update=one) for one in (named, loss))
+            found = tuple(last.model_copy(update={"estimate": one}) for one in both)
+            update = {"evaluations": found, "of": "folds"}
         else:
             diverged = {"status": TrialStatus.DIVERGED} if trial_id in self.failing else {}
             update = {"evaluations": (), **diverged}
@@ -142,3 +151,95 @@ def test_finalists_killed_in_training_on_all_rows_go_on_and_give_the_same(tmp_pa
     }
     assert again.launches[0].resume_from is not None  # the leader, from its checkpoint
     assert all(not ranks(launch.assignment.trial_id) for launch in again.launches)
+
+
+@pytest.mark.slow
+def test_after_an_interrupt_the_leader_alone_is_trained_and_the_search_goes_on_as_it_would_have(
+    tmp_path: Path,
+) -> None:
+    undisturbed = run_of_folds(tmp_path / "a", OfFolds(3.0, workers=1))
+
+    def stop(assignment: Assignment, epoch: int) -> None:
+        if assignment.trial_id == 5:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "b"
+    with pytest.raises(KeyboardInterrupt):
+        run_of_folds(folder, OfFolds(3.0, workers=1, lose_at=stop))
+    [leader] = Standings(of_folds(), finished(folder).values()).first(1)
+    executor = OfFolds(3.0, workers=1)
+    drive(of_folds(), folder, executor, leader_alone=True)
+    assert [one.assignment.trial_id for one in executor.launches] == [WHOLE_IDS + leader.trial_id]
+    assert len(finished(folder)) == 6
+    done = run_of_folds(folder, OfFolds(3.0, workers=1))
+    assert {i: row.values for i, row in undisturbed.items() if ranks(i)} == {
+        i: row.values for i, row in done.items() if ranks(i)
+    }
+    assert undisturbed.keys() <= done.keys() <= {*undisturbed, WHOLE_IDS + leader.trial_id}
+
+
+def test_before_a_limit_of_time_the_training_of_the_leader_is_kept_room_for() -> None:
+    left = 100.0
+    deadline = Deadline(lambda: left)
+    deadline.begin()
+    deadline.launched(0, 0.0)
+    deadline.ended(0, 10.0)  # a trial takes 10 s
+    left = 25.0
+    assert deadline.fits("race", races=True, follows=True)
+    left = 15.0
+    assert not deadline.fits("race", races=True, follows=True)
+    assert deadline.fits("whole", races=True, follows=True)
+    assert (deadline.full, deadline.ended_whole) == (True, False)
+    left = 5.0
+    assert not deadline.fits("whole", races=True, follows=True)
+    assert deadline.ended_whole
+
+
+class Interrupts(nas_evidence.Watcher):
+    """Interrupts a search when its first trial has ended."""
+
+    def ended(self, record: TrialRecord) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupted_search_trains_its_leader_and_a_second_interrupt_leaves_it_to_predict(
+    again: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write = progress.write
+
+    def interrupted(line: str) -> None:
+        write(line)
+        if again and "is trained on all rows" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "write", interrupted)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 trials"):
+        nas_evidence.search(
+            x, x[:, 0] > 0, n_trials=3, out=tmp_path / "s", executor="inline",
+            callbacks=[Interrupts()], settings={"plan.epochs": 4},
+        )  # fmt: skip
+    assert (
+        "of trial 0, is trained on all rows first: less than a minute" in capsys.readouterr().out
+    )
+    network = tmp_path / f"s/models/{WHOLE_IDS}.safetensors"
+    assert network.is_file() is not again
+    study = nas_evidence.load(tmp_path / "s")
+    assert ("training trial 0 on all rows" in study.forecast(["predict"])) is again
+    assert len(study.predict(x).labels) == 40
+
+
+@pytest.mark.parametrize(("held_out", "largest"), [(0.35, 0.3 + 0.1 * math.sqrt(2)), (0.9, 0.9)])
+def test_the_loss_of_a_finalist_is_bounded_by_its_two_folds_and_the_rows_held_out_of_them(
+    held_out: float, largest: float, tmp_path: Path
+) -> None:
+    """Mean and standard deviation of their training losses, or the held-out loss if larger."""
+    executor = OfFolds(0.0, held_out=held_out, workers=1)
+    run_of_folds(tmp_path, executor, n_trials=1, finalists=0)
+    *_, last = executor.launches
+    assert last.assignment.trial_id == WHOLE_IDS
+    assert last.assignment.largest_loss == pytest.approx(largest)

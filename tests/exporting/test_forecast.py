@@ -140,4 +140,4 @@ def test_training_again_takes_what_it_took(wave: str, monkeypatch: pytest.Monkey
     assert study.forecast(["export"], top=1) == study.forecast(["export"]) == ""
     (study.folder / "models" / "0.safetensors").unlink()
     lost = study.forecast(["export"])
-    assert lost == "about 10 min on the CPU, mostly training again"
+    assert lost == "about 10 min on the CPU, mostly training trial 0 on all rows"

@@ -116,7 +116,7 @@ def test_report_and_export_share_one_posterior_and_one_rmse(
     study = nas_evidence.search(
         prices(120).assign(price=lambda t: (t["price"] - 40).clip(0)), target="price", n_trials=1,
         target_scale="identity", out=tmp_path / "s", progress=False, test_fraction=0.5,
-        settings=_SETTINGS,
+        settings=_SETTINGS | {"plan.whole": True},
     )  # fmt: skip
     if exported_first:
         study.export()

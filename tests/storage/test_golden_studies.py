@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,7 @@ from fakes import last_log
 from faulty import Cli
 from golden.studies import FOLDERS, HOME, every_event, folded, made_with, search
 
+import nas_evidence
 from nas_evidence.driver.verification import verify
 from nas_evidence.storage.log import _line, _read, read_log
 from nas_evidence.storage.redo import find_done
@@ -146,3 +148,22 @@ def test_a_golden_study_that_is_damaged_is_mended(home: Path, verb: str, cli: Cl
     assert {name for name in before if now.get(name) != before[name]} == {f"evidence/{torn.name}"}
     assert read_log(folder).problems == []
     assert_the_finished_one(folder)
+
+
+@pytest.mark.slow
+def test_a_study_that_began_when_each_trial_trained_a_network_of_all_rows_ends_as_it_would_have(
+    tmp_path: Path,
+) -> None:
+    """Commit 52e6435a wrote three of six trials, and the tables of all six undisturbed."""
+    with ZipFile(HOME.parent / "before.zip") as stored:
+        stored.extractall(tmp_path)
+    nas_evidence.resume(tmp_path / "half", executor="inline")
+    close: dict[str, Any] = {} if EXACT else {"rtol": 1e-6, "atol": 1e-6}
+    now = found(tmp_path / "half", without=["attempt"])
+    for table in TABLES:
+        then = pd.read_parquet(tmp_path / f"{table}.parquet")
+        then = then.drop(columns=[name for name in ("attempt", "versions") if name in then])
+        one = now[table][[*then]].astype(then.dtypes)
+        keys = [key for key in ("trial_id", "epoch", "estimator", "term", "group") if key in then]
+        then, one = (frame.sort_values(keys, ignore_index=True) for frame in (then, one))
+        pd.testing.assert_frame_equal(one, then, check_dtype=False, check_exact=EXACT, **close)
