@@ -73,7 +73,7 @@ def test_trial_report_and_export_have_one_log_loss_and_one_rmse(
 ) -> None:
     tables, arrays = read_study_tables(searched.folder), searched.arrays()
     shown = read_comparison(searched.folder)
-    trial = tables.row(shown.trial_id)
+    trial = tables.row_of_network(shown.trial_id)
     assert shown.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-4)
     assert shown.metrics["rmse"] == pytest.approx(trial["test_rmse"], rel=1e-4)
     found = Predictor.load(searched.export(tmp_path / "e")).predict(arrays.x_test)
@@ -141,7 +141,7 @@ def test_far_inputs_have_predictions_of_the_order_of_the_targets(
     assert (normals.means >= scale.lowest).all()
     assert (normals.means <= scale.highest).all()
     shown = read_comparison(searched.folder)
-    row = read_study_tables(searched.folder).row(shown.trial_id)
+    row = read_study_tables(searched.folder).row_of_network(shown.trial_id)
     if searched.spec.plan.likelihood == "heteroscedastic":  # its noise has no such bound
         return
     widest = row["spread_factor"] * np.hypot(1, row["noise_std"]) * scale.spread
