@@ -50,7 +50,7 @@ def test_first_screen_trial_predict_and_export_show_one_log_loss_on_one_csv(
 ) -> None:
     study, _ = searched
     tables, arrays = read_study_tables(study.folder), study.arrays()
-    trial = tables.row(0)
+    trial = tables.row_of_network(0)
     assert abs(trial["spread_factor"] - 1) > 1e-3
     shown = read_comparison(study.folder)
     assert shown.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-4)
