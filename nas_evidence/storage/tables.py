@@ -79,7 +79,7 @@ COLUMNS: Mapping[TableName, Mapping[str, TableColumn]] = {
     "evidence": _KEY | _EPOCH | columns_declared(EvidenceEstimate),
     "terms": _KEY | _EPOCH | columns_declared(EvidenceEstimate, ("estimator",))
     | columns_declared(Term),
-    "curves": _KEY | columns_declared(CurvePoint),
+    "curves": _KEY | columns_declared(TrialRecord, ("of",)) | columns_declared(CurvePoint),
 }  # fmt: skip
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SCHEMAS: Mapping[TableName, pa.Schema] = {
@@ -160,7 +160,7 @@ def write_record(
             digests[table], _WRITTEN[digest] = digest, tables[table]
             if len(_WRITTEN) > len(TABLES) * COMPACT_AT:
                 del _WRITTEN[next(iter(_WRITTEN))]
-        elif not stored.equals(tables[table], check_metadata=False):
+        elif not stored.equals(_of_its_name(path, tables[table]), check_metadata=False):
             raise UserError(
                 "attempt-already-stored",
                 f"a committed attempt is never changed, but {path} holds another {table} table "
@@ -335,7 +335,11 @@ def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
             f"{meant(table, TABLES)}",
         )
     with _at_hand(str(folder), table) as home:
-        return read_tables(home, [table])[0][table]
+        found = read_tables(home, [table])[0][table]
+    if table != "trials":  # that of a finalist on all rows is a trial of its own there
+        found["trial_id"] -= WHOLE_IDS * (found["trial_id"] >= WHOLE_IDS)
+        found = found.sort_values(["trial_id", "epoch"], kind="stable", ignore_index=True)
+    return found
 
 
 @contextmanager
@@ -690,7 +694,9 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
     stems = sorted(
         stem
         for stem in log.state.files
-        if not is_part(stem) and all((folder / t / f"{stem}.parquet").exists() for t in TABLES)
+        if not is_part(stem)
+        and ranks(attempt_of(stem)[0])
+        and all((folder / t / f"{stem}.parquet").exists() for t in TABLES)
     )
     if len(stems) < at_least:
         return
@@ -727,7 +733,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float
 
 def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     """Return the rows of each table that a record becomes."""
-    key: Row = {"trial_id": record.trial_id, "attempt": record.attempt}
+    key: Row = {"trial_id": _shown(record.trial_id), "attempt": record.attempt}
     values = record.architecture.values
     trial: Row = {
         "architecture_key": record.architecture.key,
@@ -755,7 +761,7 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
             for e in record.evaluations
             for term in e.estimate.terms
         ],
-        "curves": [key | point.model_dump() for point in record.curve],
+        "curves": [key | {"of": record.of} | point.model_dump() for point in record.curve],
     }
 
 
@@ -862,10 +868,19 @@ def _of_its_name(path: Path, table: pa.Table) -> pa.Table | UnreadableFile:
     key = _key_of(path)
     if key is not None and table.num_rows:
         trials, attempts = (table[name].unique().to_pylist() for name in ("trial_id", "attempt"))
-        if (trials, attempts) != ([key[0]], [key[1]]):
+        trial_id = key[0] if of == "trials" else _shown(key[0])
+        if (trials, attempts) != ([trial_id], [key[1]]):
             other = f"trial {trials[0]}, attempt {attempts[0]}"
             return UnreadableFile(path, f"damaged: it holds {other}")
+        if trial_id != key[0]:
+            ids = pa.array([key[0]] * table.num_rows, pa.int64())
+            table = table.set_column(table.column_names.index("trial_id"), "trial_id", ids)
     return table
+
+
+def _shown(trial_id: int) -> int:
+    """Return the trial under which scores and curves of one are stored: see column `of`."""
+    return trial_id if ranks(trial_id) else trial_id - WHOLE_IDS
 
 
 def _hashes_in(table: pa.Table) -> set[str]:

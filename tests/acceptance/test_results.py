@@ -59,7 +59,7 @@ def test_a_search_leaves_trials_scores_weights_report_and_export(classes: Search
     assert not trials["architecture_key"].duplicated().any()
     assert trials["test_accuracy"].between(0.4, 1).all()  # a guess has 1/3
     assert (trials["test_nll_per_datum"] < np.log(3)).any()
-    values = last_values(classes.folder).loc[trials.index]
+    values = last_values(classes.folder)
     assert (values["n_parameters"] == trials["n_parameters"]).all()
     assert (values["train_nll_per_datum"] < 0).all()  # larger is better
     assert (values["sotl"] <= values["train_nll_per_datum"]).all()

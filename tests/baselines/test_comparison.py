@@ -73,7 +73,7 @@ def test_the_winners_metrics_are_those_of_its_trial_and_the_loss_gaps_are_paired
     data = stored_source(tables.spec.dataset, base=folder.resolve())
     found = kept_comparison(tables, data)
     assert found == read_comparison(folder)
-    [trial] = read_table(folder, "trials").to_dict("records")
+    trial = tables.row_of_network(0)
     assert found.metrics["log_loss"] == pytest.approx(trial["test_nll_per_datum"], rel=1e-5)
     assert found.metrics["accuracy"] == pytest.approx(trial["test_accuracy"])
     assert (found.on, found.n) == ("test", 280)
