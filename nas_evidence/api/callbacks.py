@@ -18,7 +18,7 @@ from nas_evidence.plumbing.foreign_text import cut, shortened
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
-from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.record import TrialRecord, ranks
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus, Watcher
 
@@ -192,7 +192,8 @@ class Callbacks(Watcher):
 
     Args:
         shown: is shown everything; what it raises is raised.
-        listeners: are told everything.
+        listeners: are told of the study and of its trials, not of the finalists' networks of all
+            rows where trials train their folds alone.
         spec: the study.
         folder: of the study.
         warn: called with one line if a listener stops.
@@ -231,7 +232,7 @@ class Callbacks(Watcher):
     def values(self, record: TrialRecord) -> dict[str, ParameterValue]:
         """Return what all listeners know of a trial, by column."""
         found: dict[str, ParameterValue] = {}
-        for one in self._listeners:
+        for one in self._listeners if ranks(record.trial_id) else ():
             found |= one.values(record)
         self._say_warnings()
         return found
@@ -310,7 +311,10 @@ def _columns_of(one: Watcher) -> dict[str, type]:
 
 def _passed_on(event: str) -> Callable[..., None]:
     def told(self: Callbacks, given: Any) -> None:
-        self._tell(event, given)
+        if ranks(given if isinstance(given, int) else given.trial_id):
+            self._tell(event, given)
+        else:
+            getattr(self._shown, event)(given)
 
     return told
 

@@ -245,7 +245,8 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
-    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    stored = read_study_tables(folder)
+    trials, evidence = stored.trials, stored.evidence
     *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     tables = [
@@ -283,7 +284,8 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     without_test: tuple[Path, ArrayData],
 ) -> None:
     folder, arrays = without_test
-    trials, evidence = read_table(folder, "trials"), read_table(folder, "evidence")
+    stored = read_study_tables(folder)
+    trials, evidence = stored.trials, stored.evidence
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     ids = next(own for own in by_key if 0 in own)
     assert len(ids) == 2

@@ -107,7 +107,7 @@ def test_a_trial_of_a_cpu_stays_on_the_cpu_where_a_gpu_is(tmp_path: Path) -> Non
         results(folder, arrays, tmp_path / "e")
         (folder / "models" / "0.safetensors").unlink()
         tables = read_study_tables(folder)
-    train_again(tables, arrays, assignment_of_row(tables, 0))
+    train_again(tables, arrays, winner.assignment_of_row(tables, 0))
     assert not gpu.launches
 
 
@@ -181,7 +181,7 @@ def test_lost_weights_are_trained_again_on_a_gpu_in_a_process_of_its_own(
     monkeypatch.setattr(winner, "called_apart", here)
     with FakeGpu() as gpu:
         tables = read_study_tables(folder)
-        made = train_again(tables, arrays, assignment_of_row(tables, 1))
+        made = train_again(tables, arrays, winner.assignment_of_row(tables, 1))
         assert gpu.launches["convolution_backward"]
     assert called == [torch.device("cuda")]
     torch.testing.assert_close(read_tensors(made)[0], before, rtol=0, atol=0)
@@ -196,7 +196,7 @@ def test_without_a_gpu_the_weights_of_a_gpu_are_not_trained_again(
     for left, lost in ((1, 0), (None, 1)):
         (folder / "models" / f"{lost}.safetensors").unlink()
         with refused("retraining-device", "trial 0", "cuda a GPU that does not exist") as error:
-            train_again(tables, arrays, assignment_of_row(tables, 0))
+            train_again(tables, arrays, winner.assignment_of_row(tables, 0))
         assert ("trial_id=1 (--trial)" in str(error.value)) == (left == 1)
         assert str(error.value).endswith("(--trial)." if left else "such a GPU.")
     with FakeGpu(), refused("retraining-device", "resources.gpus is 0"):
