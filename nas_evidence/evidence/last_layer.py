@@ -111,7 +111,6 @@ def late_given_early(
     *,
     power: float = 1.0,
     seed: int = 0,
-    direct: bool | None = None,
 ) -> LogDensity:
     """Return log q(late data | early data): the first `n_early` data are the early ones.
 
@@ -122,7 +121,6 @@ def late_given_early(
         likelihood: with its noise or temperature.
         power: κ, on the log likelihood.
         seed: of the random signs.
-        direct: whether log|H| of classes is that of a dense matrix; None where it costs little.
     """
     if not 0 < n_early < len(layer.features):
         raise UserError(
@@ -137,6 +135,4 @@ def late_given_early(
             "`estimators`",
         )
     formula: LastLayerFormula = imported(place)
-    return formula.density(
-        layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct
-    )
+    return formula.density(layer, targets, n_early, likelihood, power=power, seed=seed)

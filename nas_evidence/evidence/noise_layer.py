@@ -70,7 +70,6 @@ def of_noise(
     *,
     power: float = 1.0,
     seed: int = 0,
-    direct: bool | None = None,
 ) -> LogDensity:
     """Return log q(late data | early data); the first `n_early` data are the early ones.
 
@@ -82,7 +81,6 @@ def of_noise(
         likelihood: of the targets.
         power: κ, on the log likelihood.
         seed: not read; nothing is random.
-        direct: not read; log|H| is that of a dense matrix.
 
     Raises:
         ValueError: if N² d is above `MOST_WORK`, or there is no optimum.

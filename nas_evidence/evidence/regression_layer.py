@@ -21,7 +21,6 @@ def of_reals(
     *,
     power: float = 1.0,
     seed: int = 0,
-    direct: bool | None = None,
 ) -> LogDensity:
     """Return log q(late data | early data), exactly; see `late_given_early` in last_layer.py."""
     y = y.to(layer.features)

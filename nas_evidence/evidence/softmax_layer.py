@@ -10,7 +10,8 @@
 Features are turned to their principal axes; axes without effect are left out. There H is close to
 M = I + diag(β) ⊗ diag(a), with β_k the eigenvalues of the mean of Uᵀ W_n U at the trained weights
 and a_j = Σ φ_nj² over the early data. In the coordinates v = M^½ b both optima are found by
-Newton's method, each step by conjugate gradients, and
+Newton's method, each step by the dense matrix where it is small (`MOST_DIRECT`), else by conjugate
+gradients, and
 
     log|H| − log|H_early| = tr [log(M^-½ H M^-½) − log(M^-½ H_early M^-½)]
 
@@ -37,6 +38,8 @@ from nas_evidence.plumbing.user_error import UserError
 MOST_DENSE = 6000
 #: ... and up to this product of the rows and the square of these parameters.
 MOST_WORK = 3e11
+#: Newton's steps solve with the dense matrix up to this product of the rows and their square.
+MOST_DIRECT = 5e7
 #: Random signs, most Lanczos steps, and their error in nats per datum.
 _N_PROBES, _N_STEPS, _LANCZOS_ERROR = 16, 60, 1e-5
 #: Nats per datum that the axes left out can change, all together.
@@ -96,7 +99,6 @@ def of_classes(
     *,
     power: float = 1.0,
     seed: int = 0,
-    direct: bool | None = None,
 ) -> LogDensity:
     """Return log q(late data | early data); see `late_given_early` in last_layer.py."""
     axes, start = _axes_of(layer, n_early, likelihood, power)
@@ -104,7 +106,7 @@ def of_classes(
     first = early.maximum(max((start, torch.zeros_like(start)), key=early.log_joint))
     second = whole.maximum(first)
     gain = whole.log_joint(second) - early.log_joint(first)
-    if whole.is_small if direct is None else direct:
+    if whole.is_small:
         return LogDensity(gain - 0.5 * (whole.log_det(second) - early.log_det(first)))
     generator = torch.Generator().manual_seed(seed)
     signs = 2 * torch.randint(0, 2, (_N_PROBES, start.numel()), generator=generator) - 1
@@ -292,6 +294,13 @@ class _SoftmaxPosterior:
     def _newton_step(
         self, v: Tensor, slope: Tensor, dtype: torch.dtype, enough: float = math.inf
     ) -> Solution:
+        if self.axes.turn is None and len(self.y) * v.numel() ** 2 <= MOST_DIRECT:
+            root, failed = torch.linalg.cholesky_ex(self._hessian(v))
+            if not failed:  # by rounding, where a prior is very wide
+                right = (slope / self.axes.factor).view(-1, 1)
+                x = torch.cholesky_solve(right, root)
+                found, quadratic = x.view_as(v) / self.axes.factor, float((right * x).sum())
+                return Solution(found.flatten(), quadratic, 0, quadratic <= enough)
         product = self.product_at(v, dtype)
         return solve(
             lambda u: product(u.to(dtype)[None])[0].double(),
@@ -322,7 +331,11 @@ class _SoftmaxPosterior:
         return v
 
     def log_det(self, v: Tensor) -> float:
-        """Return log|H| in nats from the dense matrix [K d, K d]; only where Q is the identity."""
+        """Return log|H| in nats; only where Q is the identity."""
+        return 2 * float(torch.linalg.cholesky(self._hessian(v)).diagonal().log().sum())
+
+    def _hessian(self, v: Tensor) -> Tensor:
+        """Return H in the coordinates b [K d, K d]; only where Q is the identity."""
         (k, d), matrix = v.shape, v.new_zeros(*v.shape, *v.shape)
         for i, sums in enumerate(self._rows_of_blocks(v)):
             blocks = sums.view(-1, d, d)
@@ -330,7 +343,7 @@ class _SoftmaxPosterior:
             matrix[i:, :, i] = blocks.mT
         whole = matrix.view(k * d, k * d)
         whole.diagonal().add_(1.0)
-        return 2 * float(torch.linalg.cholesky(whole).diagonal().log().sum())
+        return whole
 
     def _rows_of_blocks(self, v: Tensor) -> list[Tensor]:
         """Return for each i the blocks Σ_n (Uᵀ W_n U)_ij φ_n φ_nᵀ with j ≥ i [(K - i) d, d].

@@ -156,18 +156,34 @@ def test_the_trained_weights_are_a_start_and_do_not_enter_the_value() -> None:
     assert values[0] == pytest.approx(values[1], rel=1e-7)
 
 
+def by_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solve and take determinants as of a layer that is too large for dense matrices."""
+    for limit in ("MOST_DENSE", "MOST_DIRECT"):
+        monkeypatch.setattr(softmax_layer, limit, 0)
+
+
+def test_steps_by_the_dense_matrix_lead_where_conjugate_gradients_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer, y = classes()
+    dense = late_given_early(layer, y, 150, Categorical()).value
+    monkeypatch.setattr(softmax_layer, "MOST_DIRECT", 0)
+    products = late_given_early(layer, y, 150, Categorical()).value
+    assert dense != products
+    assert dense == pytest.approx(products, rel=1e-7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", [True, False])
 def test_the_sampled_log_determinants_are_within_their_errors_of_the_dense_ones(
     turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, y = classes()
-    exact = late_given_early(layer, y, 150, Categorical(), direct=True).value
+    exact = late_given_early(layer, y, 150, Categorical()).value
+    by_products(monkeypatch)
     if not turned:
         monkeypatch.setattr(softmax_layer, "MOST_WORK", 0)
-    found = [
-        late_given_early(layer, y, 150, Categorical(), seed=s, direct=False) for s in range(12)
-    ]
+    found = [late_given_early(layer, y, 150, Categorical(), seed=s) for s in range(12)]
     errors = [one.standard_error for one in found if one.standard_error is not None]
     z = [(one.value - exact) / error for one, error in zip(found, errors, strict=True)]
     assert max(map(abs, z)) < 6  # seven degrees of freedom
@@ -184,7 +200,10 @@ def test_rows_at_a_time_do_not_change_the_value(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(softmax_layer, "_AT_ONCE", at_once)
         monkeypatch.setattr(last_layer, "_ROWS", rows)
         layer, y = classes()
-        values += [late_given_early(layer, y, 150, Categorical(), direct=d) for d in (True, False)]
+        values.append(late_given_early(layer, y, 150, Categorical()))
+        with monkeypatch.context() as large:
+            by_products(large)
+            values.append(late_given_early(layer, y, 150, Categorical()))
     assert values[0].value == pytest.approx(values[2].value, rel=1e-7)
     assert values[1].value == pytest.approx(values[3].value, rel=1e-5)
 
@@ -254,7 +273,8 @@ def test_the_error_of_sampled_determinants_is_that_of_the_mean_over_common_signs
         return torch.arange(16).double() * (3 if len(signs) == 1 else 1)
 
     monkeypatch.setattr(softmax_layer, "log_forms", forms)
-    found = late_given_early(*classes(40, 5), 30, Categorical(), direct=False)
+    by_products(monkeypatch)
+    found = late_given_early(*classes(40, 5), 30, Categorical())
     assert torch.equal(signs[0], signs[1])
     each = torch.arange(16).double()  # half of the difference
     assert found.standard_error == pytest.approx(float(each.std()) / 4)
