@@ -11,6 +11,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
                  `search` proposes for so many rows
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
+    folds/alone  as a trial has them by default: scores and test figures of fold networks
     rank         as folds; new sets of decision 27
     rank/second  further new sets, for the second look of 0027
 
@@ -95,6 +96,7 @@ class Pool(NamedTuple):
     n_seeds: int = 3
     aside: bool = False
     fresh: tuple[int, ...] = ()
+    alone: bool = False  # without the networks of all rows
 
     def architectures(self) -> Iterator[ArchitectureSpec]:
         """Yield the networks of the pool."""
@@ -169,6 +171,7 @@ _SECOND = {
     "friedman2": _second("friedman2", 150, 2000), "linear": _second("linnoise", 300, 2000),
 }  # fmt: skip
 _OTHER: dict[str, Any] = {"scores": ("e10", "e5r"), "n_seeds": 2}
+_ALONE = ("conditional_evidence", "five_fold", "two_fold", "kfac_ggn", "diag_ef")
 _FOLDS = {
     "satellite": Pool("satellite", 300, 3000), "waveform": Pool("waveform", 300, 500),
     "australian": Pool("australian", 300, 250), "boston": Pool("bostonHousing", 300, 120),
@@ -217,6 +220,11 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
     },
     "folds/fresh": {
         name: pool._replace(scores=(), fresh=_FRESH)
+        for name, pool in _FOLDS.items()
+        if pool.n_train < 2000
+    },
+    "folds/alone": {
+        name: pool._replace(scores=_ALONE, n_seeds=1, alone=True, aside=False)
         for name, pool in _FOLDS.items()
         if pool.n_train < 2000
     },
@@ -272,6 +280,7 @@ def planned(pool: Pool, data: TensorData, folds: int | None) -> TrainingPlan:
         "settle": float(real), "online": {"every": max(1, epochs // 8)},
     }  # fmt: skip
     plan = {"likelihood": "gaussian" if real else "categorical", **(pool.plan or proposed)}
+    plan |= {"whole": False} if pool.alone else {}
     return TrainingPlan.model_validate(plan if folds is None else plan | {"folds": folds})
 
 
@@ -318,7 +327,7 @@ def row_of(
 ) -> dict[str, Any]:
     """Train one network and return its row."""
     started, row = time.process_time(), dict[str, Any]()
-    names = tuple(name for name in pool.scores if name in TRAINED)
+    names = tuple(name for name in pool.scores if pool.alone or name in TRAINED)
     if names or pool.fresh:
         trial, record = trained(pool, data, architecture, seed, names, folds=pool.folds)
         row |= of_record(pool, trial, record)
@@ -352,7 +361,7 @@ def of_record(pool: Pool, trial: Trial, record: TrialRecord) -> dict[str, Any]:
     }  # fmt: skip
     if "conditional_evidence" in pool.scores:
         row |= conditional(record, n, str(trial.assignment.plan.n_folds(n)))
-    if trial.network is not None and record.status is TrialStatus.COMPLETE:
+    if not pool.alone and trial.network is not None and record.status is TrialStatus.COMPLETE:
         rows = n * (trial.data.n_outputs - (trial.data.task == "labels"))
         small = min(rows, record.n_parameters or 0) <= FULL
         kinds = [k for k in LAPLACE if k in pool.scores and (small or k != "full_ggn")]
