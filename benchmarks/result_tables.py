@@ -41,7 +41,10 @@ def results(name: str) -> Any:
 OVERVIEW = (
     "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
 )  # fmt: skip
-NAMES = {"last_layer_conditional": "`conditional_evidence`, two folds"}
+NAMES = {
+    "last_layer_conditional": "`conditional_evidence`, two folds", "mean": "mean of the next two",
+    "e5": "`conditional_evidence`", "plain5": "`elpd`",
+}  # fmt: skip
 #: Pools of the group `folds` that are no table of 300 rows.
 FEW = {
     "fashion": "Fashion-MNIST", "kin8nm2000x5": "kin8nm, real",
@@ -72,15 +75,32 @@ def overview() -> str:
         "classes, 200 to 300 rows": [p for p in small if p["task"] == "labels"],
         "real targets, 300 rows": [p for p in small if p["task"] == "real"],
     }
+    return _rhos(kinds, OVERVIEW, attainable=True)
+
+
+def alone() -> str:
+    """Return rho of fold networks' scores with the loss of the delivered network."""
+    pools = results("ranking_alone")["pools"]
+    kinds = {
+        "classes, 150 to 300 rows": [p for p in pools if p["task"] == "labels"],
+        "real targets, 300 rows": [p for p in pools if p["task"] == "real"],
+    }
+    return _rhos(kinds, judge.ALONE, attainable=False)
+
+
+def _rhos(kinds: Mapping[str, Sequence[Pool]], scores: Sequence[str], *, attainable: bool) -> str:
+    """Return rho of scores, mean and range over the pools of each kind."""
     lines = []
     for name, pools in kinds.items():
-        line = [f"{name} ({len(pools)} pools)", number(_mean([p["attainable"] for p in pools]))]
-        for score in OVERVIEW:
+        line = [f"{name} ({len(pools)} pools)"]
+        if attainable:
+            line.append(number(_mean([p["attainable"] for p in pools])))
+        for score in scores:
             rhos = [v for p in pools if (v := _of(p, score, "rho")) is not None]
             line.append(f"{number(_mean(rhos))} ({_range(rhos)})")
         lines.append(line)
-    names = [NAMES.get(score, f"`{score}`") for score in OVERVIEW]
-    return markdown(["data", "attainable", *names], lines)
+    names = [NAMES.get(score, f"`{score}`") for score in scores]
+    return markdown(["data", *["attainable"] * attainable, *names], lines)
 
 
 def _range(rhos: Sequence[float]) -> str:
@@ -404,6 +424,7 @@ def gpu() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "trust": trust, "trust-in-short": trust_in_short, "order": order, "overview": overview,
+    "alone": alone,
     "folds": few_rows, "beside": beside, "cost": cost, "sentences": sentences, "gpu": gpu,
     "papers": of_papers,
 }  # fmt: skip

@@ -40,6 +40,7 @@ SCORES = ("e5", "e2", "plain5", "plain2", "five_fold", "two_fold", "heldout_10",
 WIDE = ("two_fold", "tangent_conditional", "last_layer_conditional", "prequential_replay",
         "heldout_10", "five_fold", "tangent", "ntk_init", "kfac_ggn", "diag_ef", "full_ggn",
         "sotl", "train_nll_per_datum", "n_parameters")  # fmt: skip
+ALONE = ("mean", "e5", "plain5", "two_fold", "kfac_ggn", "diag_ef", "sotl", "n_parameters")
 #: What makes the estimate that ranks, and its name: mean5@noisy-trend.
 NAMED = "noisy-trend"
 
@@ -313,6 +314,22 @@ def of_wide(names: Sequence[str]) -> dict[str, Any]:
     return {"pools": [by_own_loss(name, pool, WIDE) for name, pool in pools.items()]}
 
 
+def of_alone() -> dict[str, Any]:
+    """Return rho of scores of fold networks with the test log loss of the network of all rows."""
+    found = []
+    for name in POOLS["folds/alone"]:
+        table, whole = (
+            pd.read_csv(RESULTS / group / f"{name}.csv").set_index(list(KEY))
+            for group in ("folds/alone", "folds")
+        )
+        delivered = whole.loc[whole["status"] == "complete", ["test_nll"]]
+        table = table[table["status"] == "complete"].drop(columns="test_nll").join(delivered)
+        pool = ranked(table.dropna(subset="test_nll").reset_index())
+        pool.scores["mean"] = (pool.scores["e5"] + pool.scores["plain5"]) / 2
+        found.append(by_own_loss(name, pool, ALONE))
+    return {"pools": found}
+
+
 def of_folds(group: str = "folds") -> dict[str, Any]:
     """Return the numbers of decision 17."""
     few = ("fashion", "kin8nm2000x5", "naval2000x5", "power2000x5")
@@ -362,6 +379,7 @@ FILES = {
     "ranking_wide": lambda: of_wide(SMALL),
     "ranking_large": lambda: of_wide(LARGE),
     "ranking_folds": of_folds,
+    "ranking_alone": of_alone,
     "ranking_other_folds": of_other_folds,
 }
 
