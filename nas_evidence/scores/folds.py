@@ -56,7 +56,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean, geometric_mean, stdev
 from typing import Any, NamedTuple
 
@@ -85,7 +84,6 @@ from nas_evidence.spec.record import CurvePoint, EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES, declared
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import restore, state_of
-from nas_evidence.training.cost import trains_apart
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
@@ -455,10 +453,9 @@ class Folds(Scorer):
     """Trains without each fold, several folds side by side, and predicts it; before the training.
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
-    a group of its own where trials are compared after it, and each one is for a large network. A
-    fold leaves its group when it is predicted.
+    a group of its own where trials are compared after it. A fold leaves its group when it is
+    predicted.
 
-    only      the fold to predict, by its place in order from 1; 0 for all
     given     the division whose folds have a density given the others, if any
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
@@ -482,7 +479,6 @@ class Folds(Scorer):
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
-        self.only = 0
         #: The division whose networks stand for the trial, where it trains its folds alone.
         self.reported = reported_division(plan, names, n)
 
@@ -510,14 +506,6 @@ class Folds(Scorer):
         """Return the predicted folds whose networks stand for the trial."""
         return self.done[self.reported]
 
-    @cached_property
-    def apart(self) -> bool:
-        """Whether each fold is a group of its own."""
-        data, given = self.context.data, self.context.assignment
-        width, n = given.plan.head_width(data.n_outputs), len(data.x_train)
-        made_of = given.architecture, data.input_shape, width
-        return trains_apart(*made_of, given.plan, n)
-
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
         return bool(self._left())
@@ -526,7 +514,7 @@ class Folds(Scorer):
         """Train without the next folds for a slice; predict those whose training is over."""
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
-            group = self._left()[: 1 if first or self.apart else MOST_TOGETHER]
+            group = self._left()[: 1 if first else MOST_TOGETHER]
             self.runs = {(t.score, t.number): self._new_run(t) for t in group}
         tasks = {(task.score, task.number): task for task in self._left()}
         runs = [*self.runs.values()]
@@ -584,28 +572,6 @@ class Folds(Scorer):
             ]
         kept = tuple(one for one in estimates if declared(one.estimator).of_folds)
         return found | {"estimates": kept}
-
-    def shares(self) -> tuple[float, ...]:
-        """Return the shares of the data that folds are trained on, in order; 0 for those done."""
-        n, left = len(self.context.data.x_train), {*self.places_left()}
-        tasks = enumerate(self._tasks(), start=1)
-        return tuple(len(task.trained) / n * (k in left) for k, task in tasks)
-
-    def places_left(self) -> list[int]:
-        """Return the places, from 1, of the folds that are not predicted, nor in training."""
-        left = [task for task in self._left() if (task.score, task.number) not in self.runs]
-        places = {(t.score, t.number): i for i, t in enumerate(self._tasks(), start=1)}
-        return [places[task.score, task.number] for task in left]
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Take over the folds that another task of this trial has predicted; see `state_dict`."""
-        for task in self._left():
-            folds = map(Fold.model_validate_json, state["done"][task.score])
-            for fold in [one for one in folds if one.number == task.number]:
-                self._add(task, fold)
-                if task.score == self.kept_of and (table := state["unseen"]) is not None:
-                    rows = task.predicted.to("cpu")
-                    self._keep(rows, table[rows])
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the estimates of the scores whose folds are all predicted.
@@ -690,7 +656,6 @@ class Folds(Scorer):
     def _left(self) -> list[FoldTask]:
         tasks = self._tasks()
         done = {(score, fold.number) for score, folds in self.done.items() for fold in folds}
-        tasks = tasks[self.only - 1 : self.only] if self.only else tasks
         return [task for task in tasks if (task.score, task.number) not in done]
 
     def _predict(self, run: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:

@@ -63,8 +63,6 @@ class TrialStatus(StrEnum):
 
 #: Which networks of a trial: those without a fold, or one trained on all rows.
 Of = Literal["folds", "whole"]
-#: The fold at place k, from 1, of trial t is as a task of its own the number k * PART_IDS + t.
-PART_IDS = 100_000_000
 #: Ids of the race of the finalists start here; those of the search stay below.
 RACE_IDS = 1_000_000
 #: The network of all rows of trial t is a trial of its own, WHOLE_IDS + t, where trials train
@@ -72,20 +70,6 @@ RACE_IDS = 1_000_000
 WHOLE_IDS = 2_000_000
 #: When a trial runs: in the search, in the race of the finalists, or after it.
 Stage = Literal["search", "race", "whole"]
-
-
-def part_of(trial_id: int) -> int:
-    """Return which fold of a trial, from 1, a number stands for; 0 if it is that of a trial."""
-    return trial_id // PART_IDS
-
-
-def trial_of(trial_id: int) -> int:
-    """Return the trial that a part belongs to; a trial itself.
-
-    >>> part_of(200_000_007), trial_of(200_000_007), trial_of(7)
-    (2, 7, 7)
-    """
-    return trial_id % PART_IDS
 
 
 def stage_of(trial_id: int) -> Stage:
@@ -287,5 +271,3 @@ class SliceReport(Frozen):
     saved: bool = True  # a checkpoint holds the state after the slice
     curve: tuple[CurvePoint, ...] = ()  # without the sums
     evaluations: tuple[Evaluation, ...] = ()
-    parts: tuple[float, ...] = ()  # shares of the data, see `Folds.shares`
-    waits: bool = False  # it is trained, and such folds are left
