@@ -19,7 +19,6 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import architecture_text, value_text
 from nas_evidence.spec.record import (
     RACE_IDS,
-    WHOLE_IDS,
     SliceReport,
     Stage,
     TrialRecord,
@@ -28,6 +27,7 @@ from nas_evidence.spec.record import (
     is_searched,
     ranks,
     stage_of,
+    trial_of,
 )
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
@@ -173,11 +173,6 @@ class _Row:
     outcome: str = ""
     seconds: float = 0.0
 
-    @property
-    def number(self) -> int:
-        """Return the trial, also for its network of all rows."""
-        return self.trial_id if ranks(self.trial_id) else self.trial_id - WHOLE_IDS
-
 
 @dataclass
 class Progress(Watcher):
@@ -241,7 +236,7 @@ class Progress(Watcher):
         place = self.place(record.trial_id) or f"{self.n_done}/{self.study.n_trials}"
         name = architecture_text(row.architecture.family, row.architecture.values)
         return (
-            f"[{place}] trial {row.number} ({name}) {record.status}, {result} "
+            f"[{place}] trial {trial_of(row.trial_id)} ({name}) {record.status}, {result} "
             f"({duration(record.total_seconds)}{end})"
         )
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from nas_evidence.driver.deadline import Deadline
 from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.driver.plan import (
+    asked_of,
     plan_race,
     plan_trials,
     to_ask,
     to_tell,
     trials_of,
-    whole_of,
 )
 from nas_evidence.driver.race import chosen_so_far, is_finished, next_round, next_whole
 from nas_evidence.driver.reconcile import complete, restored
@@ -30,7 +30,7 @@ from nas_evidence.maths.pareto import Point
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec.divisions import predicted_folds, reported_division
+from nas_evidence.spec.divisions import predicted_folds, reported_division, whole
 from nas_evidence.spec.record import (
     WHOLE_IDS,
     LossKind,
@@ -40,6 +40,7 @@ from nas_evidence.spec.record import (
     is_searched,
     n_searched,
     stage_of,
+    trial_of,
 )
 from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -243,9 +244,9 @@ class Driver:
         known = predicted_folds(study.plan, study.estimators, 0, in_time=in_time)
         n_networks = known[reported_division(study.plan, study.estimators, 0)] if found else 0
         for trial_id in found:
-            row = self._done[trial_id - WHOLE_IDS]
+            row = self._done[trial_of(trial_id)]
             given = (self._folder, self._state, row, n_networks, study.objective)
-            self._queue.append(whole_of(row, study, found_by_folds(*given)))
+            self._queue.append(whole(asked_of(row, study), *found_by_folds(*given)))
         return bool(found)
 
     def _so_far(self) -> StudySpec:

@@ -83,6 +83,15 @@ def stage_of(trial_id: int) -> Stage:
     return "race" if trial_id < WHOLE_IDS else "whole"
 
 
+def trial_of(trial_id: int) -> int:
+    """Return the trial whose network of all rows this one trains; itself, if it ranks.
+
+    >>> [trial_of(i) for i in (7, 1_000_007, 2_000_007, 3_000_007)]
+    [7, 1000007, 7, 1000007]
+    """
+    return trial_id % WHOLE_IDS
+
+
 def is_race(trial_id: int) -> bool:
     """Tell whether a trial belongs to the race of the finalists."""
     return stage_of(trial_id) == "race"
