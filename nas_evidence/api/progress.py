@@ -20,7 +20,6 @@ from nas_evidence.spec.domains import architecture_text, value_text
 from nas_evidence.spec.record import (
     RACE_IDS,
     SliceReport,
-    Stage,
     TrialRecord,
     TrialStatus,
     is_race,
@@ -279,15 +278,11 @@ class Progress(Watcher):
         """
         if not self.finished:
             return None
-        from nas_evidence.driver.race import budget_of, whole_left
+        from nas_evidence.driver.race import after_search
 
         ended = Counter(stage_of(row.trial_id) for row in self.finished)
-        most: dict[Stage, int] = {
-            "race": budget_of(self.study) if self.study.n_finalists else 0,
-            "whole": whole_left(self.study, {}, over=False),
-        }
         left = max(0, self.study.n_trials - self.n_done)
-        left += sum(max(0, n - ended[stage]) for stage, n in most.items())
+        left += sum(max(0, n - ended[stage]) for stage, n in after_search(self.study).items())
         elapsed = time.monotonic() - self.started
         return max(0.0, min(self.limit(), elapsed / len(self.finished) * left))
 

@@ -473,7 +473,7 @@ class UnfinishedStudy:
             trials += f", then up to {race} retrainings of the best"
         if whole:
             trials += f", then the best {_counted(whole, 'network')} on all rows"
-        end = ";" if race or whole else ","
+        end = ";" if most > left else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
         say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
@@ -563,19 +563,14 @@ class UnfinishedStudy:
             raise _Cancelled
 
     def _driver(
-        self,
-        pool: "Executor",
-        watcher: Watcher,
-        finds: "DoneTrials",
-        content_hash: str,
-        **how: Any,
+        self, pool: "Executor", watcher: Watcher, finds: "DoneTrials", known: str, **how: Any
     ) -> "Driver":
         from nas_evidence.driver.driver import Driver
 
         time_left = None if self.run.limit is None else self.run.limit.for_trials
         return Driver(
             self.spec, self.store.folder.resolve(), self.store.around(pool), watcher, finds=finds,
-            content_hash=content_hash, time_left=time_left, **how,
+            content_hash=known, time_left=time_left, **how,
         )  # fmt: skip
 
     def _train_leader(self, arrays: "ArrayData", content_hash: str) -> None:

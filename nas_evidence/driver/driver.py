@@ -11,10 +11,11 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nas_evidence.driver.deadline import Deadline
-from nas_evidence.driver.outcomes import KeptModels, result_of
+from nas_evidence.driver.outcomes import KeptModels, found_by_folds, result_of
 from nas_evidence.driver.plan import (
     asked_of,
     plan_race,
@@ -30,7 +31,7 @@ from nas_evidence.maths.pareto import Point
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec.divisions import predicted_folds, reported_division, whole
+from nas_evidence.spec.divisions import whole
 from nas_evidence.spec.record import (
     WHOLE_IDS,
     LossKind,
@@ -72,7 +73,6 @@ from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     compact,
-    found_by_folds,
     remove_torn,
     remove_unnamed,
     write_record,
@@ -240,13 +240,9 @@ class Driver:
         if new := {i: found[i] for i in found if i not in self._state.race}:
             fact = RaceRound(trial_ids=tuple(new), architectures=tuple(new.values()))
             self._log.write(fact, durable=True)
-        in_time = study.dataset.time_column is not None
-        known = predicted_folds(study.plan, study.estimators, 0, in_time=in_time)
-        n_networks = known[reported_division(study.plan, study.estimators, 0)] if found else 0
-        for trial_id in found:
-            row = self._done[trial_of(trial_id)]
-            given = (self._folder, self._state, row, n_networks, study.objective)
-            self._queue.append(whole(asked_of(row, study), *found_by_folds(*given)))
+        for row in (self._done[trial_of(trial_id)] for trial_id in found):
+            known = found_by_folds(self._folder, self._state, row, study)
+            self._queue.append(whole(asked_of(row, study), *known))
         return bool(found)
 
     def _so_far(self) -> StudySpec:
@@ -264,14 +260,7 @@ class Driver:
         with contextlib.closing(self._log), contextlib.suppress(OSError, StudyStoppedError):
             self._ledger.account(self._executor.now(), len(self._running))
             idle = self._executor.idle_share()
-            spent = self._ledger.spent
-            self._log.write(
-                Stopped(
-                    idle_share=idle,
-                    wall_seconds=spent.wall_seconds,
-                    device_seconds=spent.device_seconds,
-                )
-            )
+            self._log.write(Stopped(idle_share=idle, **asdict(self._ledger.spent)))
             self.requests.done()
 
     @uncollected()
@@ -554,13 +543,7 @@ class Driver:
         files = write_record(self._folder, record, self._study, self._watcher.columns)
         crash_point("written")
         row = TrialRow.of(record)
-        spent = self._ledger.spent
-        fact = Ended(
-            row=row,
-            files=files,
-            wall_seconds=spent.wall_seconds,
-            device_seconds=spent.device_seconds,
-        )
+        fact = Ended(row=row, files=files, **asdict(self._ledger.spent))
         self._log.write(fact, durable=True)
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())

@@ -54,9 +54,10 @@ given that block; of `two_fold` and the like each block's density is a mixture o
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, geometric_mean, stdev
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -393,9 +394,9 @@ def _estimate(
 
 def means_of(folds: Sequence[Fold]) -> list[EvidenceEstimate]:
     """Return the means over fold networks of their own scores, of those networks that have one."""
-    by_name: dict[str, list[EvidenceEstimate]] = {}
+    by_name: dict[str, list[EvidenceEstimate]] = defaultdict(list)
     for one in (estimate for fold in folds for estimate in fold.estimates):
-        by_name.setdefault(one.estimator, []).append(one)
+        by_name[one.estimator].append(one)
     rows = " and ".join(str(n) for n in dict.fromkeys(fold.n_trained for fold in folds))
     return [_mean_of(each, rows) for each in by_name.values()]
 
@@ -406,10 +407,9 @@ def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
         return wrong[0]
     values, known = [one.value for one in each], [one.per_datum for one in each]
     per_datum = [value for value in known if value is not None]
-    terms: dict[tuple[str, str], float] = {}
+    terms: dict[tuple[str, str], float] = defaultdict(float)
     for term in (term for one in each for term in one.terms):
-        key = term.term, term.group
-        terms[key] = terms.get(key, 0.0) + term.value / n
+        terms[term.term, term.group] += term.value / n
     is_loss = declared(first.estimator).unit != "none"
     said = f"mean of {n} networks of {rows} rows" if n > 1 else f"of one network of {rows} rows"
     return first.model_copy(
@@ -422,21 +422,6 @@ def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
             "seconds": sum(one.seconds for one in each),
         }
     )
-
-
-def mean_curve(folds: Sequence[Fold]) -> tuple[CurvePoint, ...]:
-    """Return the means over fold networks of their losses; of noises the geometric ones."""
-    found = []
-    for points in zip(*(fold.curve for fold in folds if fold.curve), strict=False):
-        update: dict[str, float] = {
-            "train_nll_per_datum": fmean(one.train_nll_per_datum for one in points),
-            "seconds": sum(one.seconds for one in points),
-        }
-        for key in ("noise_std", "temperature"):
-            if (known := [getattr(one, key) for one in points]) and None not in known:
-                update[key] = geometric_mean(known)
-        found.append(points[0].model_copy(update=update))
-    return tuple(found)
 
 
 def _terms(folds: Sequence[Fold], fields: Mapping[str, str]) -> tuple[Term, ...]:
@@ -490,15 +475,13 @@ class Folds(Scorer):
     @property
     def n_trained(self) -> int:
         """Return the rows of a network that stands for the trial; of several the mean, rounded."""
-        tasks = self._tasks()
-        return round(fmean(len(one.trained) for one in tasks if one.score == self.reported))
+        return round(fmean(len(one.trained) for one in self._tasks_of(self.reported)))
 
     @property
     def epochs(self) -> int:
         """Return how many epochs have been done, as the mean over all networks, rounded down."""
-        n = len(tasks := self._tasks())
-        done = n - len(self._left()) if len(tasks) else 0
-        epochs = done * self.context.assignment.plan.epochs
+        n = len(self._tasks())
+        epochs = (n - len(self._left())) * self.context.assignment.plan.epochs
         return (epochs + sum(run.epoch for run in self.runs.values())) // n
 
     @property

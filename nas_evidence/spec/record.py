@@ -119,8 +119,8 @@ class Evaluation(Frozen):
     """Epochs finished when the row was made; 0 is before the main training."""
     estimate: EvidenceEstimate
     of: Of = "whole"
-    """Which networks the score is of: `folds`, each trained on some of the rows, or `whole`, of
-    all. Never compare the two. Null in files of earlier versions."""
+    """Which networks the score is of: `folds`, of some rows each, or `whole`, of all. Never
+    compare the two. Null in files of earlier versions."""
 
 
 class CurvePoint(Frozen):
@@ -160,8 +160,8 @@ class TrialRecord(Frozen):
     """
 
     trial_id: int
-    """Number of the trial, from 0; those of the race begin at 1,000,000. The network of all rows
-    of trial t is 2,000,000 + t."""
+    """Number of the trial, from 0; of the race from 1,000,000; of the network of all rows of trial
+    t 2,000,000 + t."""
     attempt: int
     """Which start of the trial, from 1. Readers use the last."""
     replicate: int
@@ -174,15 +174,15 @@ class TrialRecord(Frozen):
     seed: int
     """Seed of the trial, from (study seed, trial, replicate)."""
     stage: Stage = "search"
-    """`search`; `race` for trials of the race of the finalists; or `whole` for the networks of all
-    rows that are trained after it, where other trials train their folds alone."""
+    """`search`; `race` for the race of the finalists; `whole` for networks of all rows where
+    trials train their folds alone."""
     n_parameters: Annotated[int | None, Unit("parameters")] = None
     """Number of parameters of the network."""
     of: Of = "whole"
-    """Whose epochs, costs, curve and test figures these are: the network of all rows (`whole`), or
-    the mean over those trained without a `folds`."""
+    """Whose epochs, curve and test figures these are: of the network of all rows (`whole`), or
+    means over those of the `folds`."""
     n_data: Annotated[int | None, Unit("examples")] = None
-    """Number of rows that the network was trained on; of several networks the mean, rounded."""
+    """Number of rows trained on; of several networks the mean, rounded."""
     flops: Annotated[int | None, Unit("operations")] = None
     """Floating-point operations of a forward pass of one example."""
     memory_bytes: Annotated[int | None, Unit("bytes")] = None

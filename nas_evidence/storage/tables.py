@@ -272,11 +272,11 @@ def strays(folder: Path, state: State) -> dict[Path, str]:
 
 def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> float | None:
     """Return a trial's last value of an estimator per datum; None if it has none, or no file."""
-    last = {one["estimator"]: one["per_datum"] for one in _cells(folder, state, row, "evidence")}
+    last = {one["estimator"]: one["per_datum"] for one in cells_of(folder, state, row, "evidence")}
     return last.get(estimator)
 
 
-def _cells(folder: Path, state: State, row: TrialRow, table: TableName) -> list[dict[str, Any]]:
+def cells_of(folder: Path, state: State, row: TrialRow, table: TableName) -> list[dict[str, Any]]:
     """Return the rows of a trial in a table; none if there is no file."""
     stem = state.stems.get((row.trial_id, row.attempt), "")
     stored = _stored(folder / table / f"{stem}.parquet")
@@ -284,33 +284,6 @@ def _cells(folder: Path, state: State, row: TrialRow, table: TableName) -> list[
         return []
     keys = zip(*(stored[name].to_pylist() for name in ("trial_id", "attempt")), strict=True)
     return stored.filter([key == (row.trial_id, row.attempt) for key in keys]).to_pylist()
-
-
-def found_by_folds(
-    folder: Path, state: State, row: TrialRow, n_networks: int, objective: str
-) -> tuple[float | None, float | None]:
-    """Return what the network of all rows of a trial needs of its folds; None for what is lost.
-
-    Args:
-        folder: of the study.
-        state: of its log.
-        row: of a trial that has trained its folds alone.
-        n_networks: those that stand for it.
-        objective: of the study, a score of held-out rows.
-
-    Returns:
-        The factor on the spread of predictions; and the largest training loss per datum that is
-        no divergence. It is the mean of the folds and their standard deviation, or the loss of
-        held-out rows if that is larger: more rows are fitted less closely.
-    """
-    trials, evidence = (_cells(folder, state, row, table) for table in ("trials", "evidence"))
-    factor = trials[-1].get("spread_factor") if trials else None
-    last = {one["estimator"]: one for one in evidence}
-    loss = last.get("train_nll_per_datum", {})
-    if loss.get("value") is None or loss.get("standard_error") is None:
-        return factor, None
-    spread = loss["standard_error"] * math.sqrt(n_networks)
-    return factor, max(-loss["value"] + spread, -last[objective]["per_datum"])
 
 
 def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":

@@ -30,7 +30,7 @@ from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
-from nas_evidence.scores.folds import Folds, mean_curve
+from nas_evidence.scores.folds import Fold, Folds
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
@@ -360,7 +360,7 @@ class Trial:
             "n_data": n_data,
             "epochs": self._epochs_done(),
             "evaluations": tuple(self._known()),
-            "curve": with_sums(mean_curve(own), n_data),
+            "curve": with_sums(_mean_curve(own), n_data),
             "train_seconds": network.train_seconds,
             "evidence_seconds": network.evidence_seconds,
             **(
@@ -380,7 +380,7 @@ class Trial:
         if self.network is None or self.trains:
             return [] if self.network is None else self.network.curve
         over = self._folds is not None and self.status is TrialStatus.COMPLETE
-        return mean_curve(self._folds.of_trial) if over and self._folds else []
+        return _mean_curve(self._folds.of_trial) if over and self._folds else []
 
     def _epochs_done(self) -> int:
         if self.trains or self._folds is None:
@@ -500,6 +500,21 @@ class _Failures:
             exc_info=error,
         )
         return True
+
+
+def _mean_curve(folds: Sequence[Fold]) -> tuple[CurvePoint, ...]:
+    """Return the means over fold networks of their losses; of noises the geometric ones."""
+    found = []
+    for points in zip(*(fold.curve for fold in folds if fold.curve), strict=False):
+        update: dict[str, float] = {
+            "train_nll_per_datum": fmean(one.train_nll_per_datum for one in points),
+            "seconds": sum(one.seconds for one in points),
+        }
+        for key in ("noise_std", "temperature"):
+            if (known := [getattr(one, key) for one in points]) and None not in known:
+                update[key] = geometric_mean(known)
+        found.append(points[0].model_copy(update=update))
+    return tuple(found)
 
 
 def _at_start(estimates: Iterable[EvidenceEstimate], of: Scorer) -> list[Evaluation]:
