@@ -57,6 +57,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -455,13 +456,12 @@ class Folds(Scorer):
         self.units = context.data.units
         self.in_time = self.units is not None and self.units.in_time
         self.n_folds = predicted_folds(plan, names, n, in_time=self.in_time)
-        self.scores = list(self.n_folds)
         self.kept_of = kept_division(plan, names, n)
         self.given = division_of(CONDITIONAL, plan, n) if CONDITIONAL in names else None
         if self.given:  # refuses networks whose outputs are not those of the last linear layer
             x, precision = context.data.x_train[:1], context.training.hyper.precision
             last_layer_of(context.model, x, precision)
-        self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
+        self.done: dict[str, list[Fold]] = {score: [] for score in self.n_folds}
         self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
         #: The division whose networks stand for the trial, where it trains its folds alone.
@@ -495,42 +495,35 @@ class Folds(Scorer):
 
     def advance(self) -> None:
         """Train without the next folds for a slice; predict those whose training is over."""
+        tasks = self._left()
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
-            group = self._left()[: 1 if first else MOST_TOGETHER]
-            self.runs = {(t.score, t.number): self._new_run(t) for t in group}
-        tasks = {(task.score, task.number): task for task in self._left()}
+            group = islice(tasks.items(), 1 if first else MOST_TOGETHER)
+            self.runs = {key: self._new_run(task) for key, task in group}
         runs = [*self.runs.values()]
         ends = advance(runs, stop_of_part(runs[0]))
         for (key, run), end in zip([*self.runs.items()], ends, strict=True):
-            task = tasks[key]
             diverged = isinstance(end, DivergedError)
             if diverged or run.is_over:
-                self._end(task, run, diverged=diverged)
+                self._end(tasks[key], run, diverged=diverged)
 
     def _end(self, task: FoldTask, run: Network, *, diverged: bool) -> None:
-        fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
-        if not diverged:
-            predicted = self._predict(run, self.context.data, task)
-            fold = fold.model_copy(update=predicted)
-        fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
+        found = {} if diverged else self._predict(run, self.context.data, task)
+        found["seconds"] = found.get("seconds", 0.0) + seconds_of(run)
         if self.alone and task.score == self.reported:
-            fold = fold.model_copy(update=self._of_network(task, run, diverged=diverged))
-        if task.score == self.given and fold.log_predictive is not None:
-            density = density_of(task, run, self.context.training)
-            fold = fold.model_copy(update=density)
-        self._add(task, fold)
-        del self.runs[task.score, task.number]
-
-    def _add(self, task: FoldTask, fold: Fold) -> None:
-        done = [*self.done[task.score], fold]
-        self.done[task.score] = sorted(done, key=lambda fold: fold.number)
+            found |= self._of_network(task, run, diverged=diverged)
+        if task.score == self.given and found.get("log_predictive") is not None:
+            found |= density_of(task, run, self.context.training)
+        n_data, n_trained = len(task.predicted), len(task.trained)
+        fold = Fold(number=task.number, n_data=n_data, n_trained=n_trained, **found)
+        self.done[task.score] = sorted([*self.done[task.score], fold], key=lambda one: one.number)
         scored = fold.density_seconds + sum(one.seconds for one in fold.estimates)
         if self.alone:
             self.context.training.train_seconds += fold.seconds
         else:
             scored += fold.seconds
         self.context.training.evidence_seconds += scored
+        del self.runs[task.score, task.number]
 
     def _of_network(self, task: FoldTask, run: Network, *, diverged: bool) -> dict[str, Any]:
         """Return what a network reports that stands for the trial: fields of a `Fold`.
@@ -597,8 +590,7 @@ class Folds(Scorer):
             for score, texts in state["done"].items()
         }
         self.unseen = state["unseen"]
-        tasks = {(task.score, task.number): task for task in self._left()}
-        self.runs = {}
+        self.runs, tasks = {}, self._left()
         for score, number, kept in state["runs"]:
             self.runs[score, number] = run = self._new_run(tasks[score, number])
             restore(run, kept)
@@ -629,17 +621,18 @@ class Folds(Scorer):
         order = order_of_data(len(self.context.data.x_train), given, self.units)
         return [
             task
-            for score in self.scores
+            for score in self.n_folds
             for task in fold_tasks(score, order, given.plan, self.units)
         ]
 
     def _tasks_of(self, score: str) -> list[FoldTask]:
         return [task for task in self._tasks() if task.score == score]
 
-    def _left(self) -> list[FoldTask]:
-        tasks = self._tasks()
+    def _left(self) -> dict[tuple[str, int], FoldTask]:
+        """Return the folds that are not predicted, by score and number."""
+        tasks = {(task.score, task.number): task for task in self._tasks()}
         done = {(score, fold.number) for score, folds in self.done.items() for fold in folds}
-        return [task for task in tasks if (task.score, task.number) not in done]
+        return {key: task for key, task in tasks.items() if key not in done}
 
     def _predict(self, run: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
@@ -656,16 +649,14 @@ class Folds(Scorer):
             # No second copy of these rows.
             predict = predict_rows(run, run.data.x_train, run.data.y_train, own)
             if task.score == self.kept_of:
-                self._keep(rows.to("cpu"), predict(x).stored())
+                table = predict(x).stored()
+                if self.unseen is None:
+                    self.unseen = table.new_zeros(len(data.x_train), table.shape[1])
+                self.unseen[rows.to("cpu")] = table
             if self.alone:
                 figures = on_test_rows(predict, run.data, run.plan, 1.0)
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "tested": figures, "seconds": time.perf_counter() - started}
-
-    def _keep(self, rows: Tensor, table: Tensor) -> None:
-        if self.unseen is None:
-            self.unseen = table.new_zeros(len(self.context.data.x_train), table.shape[1])
-        self.unseen[rows] = table
 
 
 class FoldTargets(NamedTuple):
