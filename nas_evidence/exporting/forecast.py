@@ -105,7 +105,7 @@ def forecast_of(
             seconds[what] = seconds.get(what, 0.0) + own
     best = best_trial(tables)
     kept = (tables.folder / "models" / f"{best}.safetensors").is_file()
-    if best in trial_ids and not kept and scores_of_folds(tables.spec):
+    if best is not None and best in trial_ids and not kept and scores_of_folds(tables.spec):
         once = _once(tables, arrays, tables.row(best))
         seconds["training the folds again"] = _multiples(tables, arrays) * once
     if not seconds:
