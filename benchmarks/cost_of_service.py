@@ -15,8 +15,7 @@ small_searches  seconds from the command to each piece of small tables; wants an
 forecast        what a study is forecast to take beside what its trials take
 grids           of the published grids: flops of each architecture, exact, on the meta device
 grid_plans      those grids on a virtual clock, on 8 and 64 GPUs of an assumed speed, the longest
-                trials first; "divided" with the folds of large networks as tasks of their own, as
-                the driver divides them
+                trials first
 folder          studies of n trials in a folder: to read the log, to check the files, to the first
                 launch, to the launch of 1,000 idle workers; `status`, the report
 store           a store of 20 ms a request: n finished trials until the first launch of a fresh
@@ -59,7 +58,7 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, working_copy
 from nas_evidence.driver.status import study_status
 from nas_evidence.proposing.startup import grid_points, startup_points
-from nas_evidence.spec.divisions import APART_FLOPS, predicted_folds
+from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -398,12 +397,8 @@ SHAPES = {
 SPEED, LAUNCH = 10e12, 0.15e-3
 #: Seconds; five epochs and an evaluation of the largest network take an hour on a slow GPU.
 SLICE_TIMEOUT = 1e6
-#: Grid, workers, replicates, divided.
-PLANS = (
-    *((name, workers, 1, divided) for divided in (False, True) for name in GRIDS
-      for workers in (8, 64)),
-    ("cifar10", 64, 5, False),
-)  # fmt: skip
+#: Grid, workers, replicates.
+PLANS = (*((name, workers, 1) for name in GRIDS for workers in (8, 64)), ("cifar10", 64, 5))
 
 
 class Clocked(SimulatedExecutor):
@@ -535,10 +530,7 @@ def epoch_seconds(row: dict[str, Any]) -> float:
 
 
 def curves_of(
-    epoch_seconds: dict[str, float],
-    costs: dict[str, float],
-    flops: dict[str, float],
-    apart_from: float = math.inf,
+    epoch_seconds: dict[str, float], costs: dict[str, float], flops: dict[str, float]
 ) -> Callable[[Assignment], SimulatedTrial]:
     """Return trials with all their trainings.
 
@@ -546,7 +538,6 @@ def curves_of(
         epoch_seconds: of a plain epoch, by architecture.
         costs: of a trial, in plain epochs.
         flops: of an architecture.
-        apart_from: flops from which the halves of a trial are tasks of their own.
     """
 
     def curves(assignment: Assignment) -> SimulatedTrial:
@@ -556,11 +547,9 @@ def curves_of(
         shallow = shape.model_copy(update={"values": values})
         trial = synthetic(assignment.model_copy(update={"architecture": shallow}))
         epoch, whole = epoch_seconds[shape.key], costs["main"] + costs["settle"]
-        halves = (0.5, 0.5) if flops[shape.key] >= apart_from else ()
         return replace(
             trial,
             costs={**trial.costs, "flops": flops[shape.key]},
-            parts=halves,
             seconds_per_epoch=epoch * whole / assignment.plan.epochs,
             slices_before=int(costs["n_folds"]),
             slice_seconds_before=epoch * costs["fold"],
@@ -596,8 +585,7 @@ def grid_plan(cell: Row, given: Given) -> Row:
     seconds = {row["key"]: epoch_seconds(row) for row in own}
     longest, total = max(seconds.values()), sum(seconds.values())
     flops = {row["key"]: float(row["flops"]) for row in own}
-    least = APART_FLOPS / (3 * SHAPES[name][2] * study.plan.epochs)
-    curves = curves_of(seconds, costs, flops, least if cell["divided"] else math.inf)
+    curves = curves_of(seconds, costs, flops)
     return {
         "epochs_of_a_trial": costs | {"whole": whole, "plain": study.plan.epochs},
         "longest_slice_seconds": max(main / n_slices, costs["fold"]) * longest,
@@ -822,7 +810,7 @@ def sweep_cells() -> list[Row]:
 
 
 SWEPT = ("sampler", "slice_seconds", "workers")
-PLANNED = ("grid", "workers", "replicates", "divided")
+PLANNED = ("grid", "workers", "replicates")
 SEARCHED = ("data", "rows", "race")
 SMALL = (
     ("waveform", 300, False), ("bostonHousing", 300, False), ("waveform", 1000, False),

@@ -25,7 +25,6 @@ class SimulatedTrial:
     costs               n_parameters, flops, latency_seconds, memory_bytes, where known
     slices_before       slices of trainings on parts of the data, before the first epoch, and the
     slice_seconds_before  time of one; an attempt that starts over repeats them
-    parts               shares of the data that folds train on which may be tasks of their own
     share, needs_share  share of a GPU that is estimated, and that it really needs; 0 on a CPU
     """
 
@@ -38,7 +37,6 @@ class SimulatedTrial:
     costs: Mapping[str, float] = field(default_factory=dict)
     slices_before: int = 0
     slice_seconds_before: float = 0.0
-    parts: tuple[float, ...] = ()
     share: float = 0.0
     needs_share: float = 0.0
     test_accuracy: float | None = None

@@ -19,7 +19,6 @@ from learning_curves import SimulatedTrial
 
 from nas_evidence.scores.sotl import SOTL_GAMMA
 from nas_evidence.spec.record import (
-    PART_IDS,
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
@@ -66,20 +65,9 @@ class _Running:
     cause: str = ""
     slice_seconds: float = 0.0
     slices_before: int = 0
-    divided: bool = False
     told: int = 0  # epochs that earlier reports had
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-
-    @property
-    def parts(self) -> set[int]:
-        """The numbers of the folds that are tasks of their own."""
-        n = len(self.trial.parts) if self.divided else 0
-        return {k * PART_IDS + self.launch.assignment.trial_id for k in range(1, n + 1)}
-
-    def waits(self, done: set[int]) -> bool:
-        """Whether such folds are left."""
-        return not self.parts <= done
 
 
 class SimulatedExecutor:
@@ -116,12 +104,6 @@ class SimulatedExecutor:
         self._n_scheduled = 0
         self._clock = 0.0
         self._busy_seconds = 0.0
-        self._parts_done: set[int] = set()
-
-    @property
-    def runs_parts(self) -> bool:
-        """Return whether folds may be tasks of their own."""
-        return len(self._speeds) > 1
 
     @property
     def free(self) -> int:
@@ -137,13 +119,12 @@ class SimulatedExecutor:
         share = max(trial.share, launch.min_share) if trial.share else 0.0
         epoch = _checkpointed_epoch(launch.resume_from)
         running = _Running(launch, trial, worker, epoch, share)
-        running.divided = launch.divides and bool(trial.parts)
         excess = _excess(assignment, trial)
         if excess:
             running.status, running.cause = TrialStatus.INFEASIBLE, excess
         self._end_if_due(running)
         self._running[assignment.trial_id] = running
-        self._schedule(begins, assignment.trial_id, lambda: self._report(running))
+        self._schedule(begins, assignment.trial_id, lambda: _report(running))
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
         """Let a trial continue training; it is lost after `timeout` virtual seconds of silence."""
@@ -151,9 +132,6 @@ class SimulatedExecutor:
         fault = self._faults(running.launch.assignment, running.epoch)
         last = running.trial.ends_at or running.launch.assignment.plan.epochs
         before = running.epoch == 0 and running.slices_before < running.trial.slices_before
-        before &= not running.divided
-        if running.waits(self._parts_done):  # it trains its folds itself
-            self._parts_done |= running.parts
         running.slices_before += before
         n_epochs = 0 if before else max(0, min(until_epoch, last) - running.epoch)
         seconds = n_epochs * running.trial.seconds_per_epoch
@@ -174,7 +152,7 @@ class SimulatedExecutor:
 
             def report() -> Event:
                 self._train(running, running.epoch + n_epochs)
-                return self._report(running)
+                return _report(running)
 
             self._schedule(self._clock + seconds, trial_id, report)
 
@@ -227,11 +205,6 @@ class SimulatedExecutor:
             self.park(trial_id)
         self._events.clear()
 
-    def _report(self, running: _Running) -> SliceReport:
-        parts = running.trial.parts if running.divided else ()
-        waits = running.waits(self._parts_done)
-        return _report(running).model_copy(update={"parts": parts, "waits": waits})
-
     def _schedule(self, time: float, trial_id: int, happen: Callable[[], Event]) -> None:
         self._n_scheduled += 1  # ties in time are broken by order of scheduling
         heapq.heappush(self._events, (time, self._n_scheduled, trial_id, happen))
@@ -265,13 +238,6 @@ class SimulatedExecutor:
         _write_checkpoint(running.launch.folder, epoch)
 
     def _end_if_due(self, running: _Running) -> None:
-        if running.launch.part:
-            if running.slices_before >= running.trial.slices_before // len(running.trial.parts):
-                running.status = TrialStatus.COMPLETE
-                self._parts_done.add(running.launch.assignment.trial_id)
-            return
-        if running.waits(self._parts_done):
-            return
         epochs = running.launch.assignment.plan.epochs
         last = epochs if running.trial.ends_at is None else running.trial.ends_at
         if running.status is TrialStatus.RUNNING and running.epoch >= min(last, epochs):

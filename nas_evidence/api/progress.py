@@ -19,15 +19,14 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import architecture_text, value_text
 from nas_evidence.spec.record import (
     RACE_IDS,
-    WHOLE_IDS,
     SliceReport,
-    Stage,
     TrialRecord,
     TrialStatus,
     is_race,
     is_searched,
     ranks,
     stage_of,
+    trial_of,
 )
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
@@ -173,11 +172,6 @@ class _Row:
     outcome: str = ""
     seconds: float = 0.0
 
-    @property
-    def number(self) -> int:
-        """Return the trial, also for its network of all rows."""
-        return self.trial_id if ranks(self.trial_id) else self.trial_id - WHOLE_IDS
-
 
 @dataclass
 class Progress(Watcher):
@@ -241,7 +235,7 @@ class Progress(Watcher):
         place = self.place(record.trial_id) or f"{self.n_done}/{self.study.n_trials}"
         name = architecture_text(row.architecture.family, row.architecture.values)
         return (
-            f"[{place}] trial {row.number} ({name}) {record.status}, {result} "
+            f"[{place}] trial {trial_of(row.trial_id)} ({name}) {record.status}, {result} "
             f"({duration(record.total_seconds)}{end})"
         )
 
@@ -284,15 +278,11 @@ class Progress(Watcher):
         """
         if not self.finished:
             return None
-        from nas_evidence.driver.race import budget_of, whole_left
+        from nas_evidence.driver.race import after_search
 
         ended = Counter(stage_of(row.trial_id) for row in self.finished)
-        most: dict[Stage, int] = {
-            "race": budget_of(self.study) if self.study.n_finalists else 0,
-            "whole": whole_left(self.study, {}, over=False),
-        }
         left = max(0, self.study.n_trials - self.n_done)
-        left += sum(max(0, n - ended[stage]) for stage, n in most.items())
+        left += sum(max(0, n - ended[stage]) for stage, n in after_search(self.study).items())
         elapsed = time.monotonic() - self.started
         return max(0.0, min(self.limit(), elapsed / len(self.finished) * left))
 

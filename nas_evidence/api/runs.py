@@ -23,7 +23,7 @@ from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import check_parameters
-from nas_evidence.spec.record import WHOLE_IDS, is_race, n_searched
+from nas_evidence.spec.record import is_race, n_searched, trial_of
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, ResourceSpec, StudySpec
@@ -411,24 +411,15 @@ class Ahead:
     """What a run is about to do, all of it checked.
 
     arrays   of the study
-    left     trials of the search
-    race     most trials of the race of the finalists
-    whole    most networks of finalists that are trained on all rows after it
+    left     most trials, of the search and after it
     workers  at once; None for as many as there is room
     unused   a GPU that is left unused, and why
     """
 
     arrays: "ArrayData"
     left: int
-    race: int
-    whole: int
     workers: int | None
     unused: "UserError | None"
-
-    @property
-    def n_trials(self) -> int:
-        """Return the most trials that run."""
-        return self.left + self.race + self.whole
 
 
 @dataclass
@@ -474,14 +465,15 @@ class UnfinishedStudy:
             name, why = chosen_executor(spec.resources, joins=run.address is not None)
             self.run = replace(run, executor=name)
         whole = whole_left(spec, done, over=not (left or race))
-        workers = n_workers(spec.resources, name, left + race + whole)
+        most = left + race + whole
+        workers = n_workers(spec.resources, name, most)
         at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
         if race:
             trials += f", then up to {race} retrainings of the best"
         if whole:
             trials += f", then the best {_counted(whole, 'network')} on all rows"
-        end = ";" if race or whole else ","
+        end = ";" if most > left else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
         say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
@@ -499,7 +491,7 @@ class UnfinishedStudy:
             from nas_evidence.driver.own_scores import check_own_scores
 
             check_own_scores(spec, arrays)
-        return Ahead(arrays, left, race, whole, workers, unused)
+        return Ahead(arrays, most, workers, unused)
 
     def conditions(self, arrays: "ArrayData") -> tuple[str, set[str]]:
         """Return the hash of the data, and those of the conditions of trials that have ended."""
@@ -521,7 +513,7 @@ class UnfinishedStudy:
 
         ahead = self.ahead()
         spec, run, say, arrays = self.spec, self.run, self.audience.say, ahead.arrays
-        n_left, workers = ahead.n_trials, ahead.workers
+        n_left, workers = ahead.left, ahead.workers
         keep_how_read(self.store.folder, how_read_of(arrays))
         content_hash, restored = note_conditions(self.store.folder, spec, *self.conditions(arrays))
         for line in restored:
@@ -543,7 +535,7 @@ class UnfinishedStudy:
         silent = run.limit is not None or short or unknown
         told = nullcontext() if silent else self.forecast_told(arrays, n_left, workers)
         try:
-            with told, self._pool(arrays, workers, n_left) as pool:
+            with told, closing(self._executor(arrays, workers, n_left)) as pool:
                 if run.executor == "inline" and ahead.unused is None:
                     self._check_gpu()
                 with self.audience.watching(spec, n_searched(self.finds.done)) as shown:
@@ -571,19 +563,14 @@ class UnfinishedStudy:
             raise _Cancelled
 
     def _driver(
-        self,
-        pool: "Executor",
-        watcher: Watcher,
-        finds: "DoneTrials",
-        content_hash: str,
-        **how: Any,
+        self, pool: "Executor", watcher: Watcher, finds: "DoneTrials", known: str, **how: Any
     ) -> "Driver":
         from nas_evidence.driver.driver import Driver
 
         time_left = None if self.run.limit is None else self.run.limit.for_trials
         return Driver(
             self.spec, self.store.folder.resolve(), self.store.around(pool), watcher, finds=finds,
-            content_hash=content_hash, time_left=time_left, **how,
+            content_hash=known, time_left=time_left, **how,
         )  # fmt: skip
 
     def _train_leader(self, arrays: "ArrayData", content_hash: str) -> None:
@@ -594,14 +581,14 @@ class UnfinishedStudy:
 
         spec, finds = self.spec, find_done(self.store.folder)
         for trial_id in next_whole(spec, finds.done, n=1):
-            row = finds.done[trial_id - WHOLE_IDS]
+            row = finds.done[trial_of(trial_id)]
             parts = fewest_parts(spec.plan, spec.estimators, arrays.n_train)
             self.audience.leads(
                 f"stopping: the network that leads, of trial {row.trial_id}, is trained on all "
                 f"rows first: {rough_duration(row.total_seconds / max(1, parts - 1))}. A second "
                 "Ctrl-C leaves that to `predict` and `export`."
             )
-            with self._pool(arrays, 1, 1) as pool:
+            with closing(self._executor(arrays, 1, 1)) as pool:
                 self._driver(pool, Watcher(), finds, content_hash, leader_alone=True).run()
 
     def finish_off(self) -> None:
@@ -678,14 +665,6 @@ class UnfinishedStudy:
             for text in self.run.track
         ]
         return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)
-
-    @contextmanager
-    def _pool(self, arrays: "ArrayData", workers: int | None, left: int) -> Iterator["Executor"]:
-        pool = self._executor(arrays, workers, left)
-        try:
-            yield pool
-        finally:
-            pool.close()
 
     def _executor(self, arrays: "ArrayData", workers: int | None, left: int) -> "Executor":
         spec, store, run = self.spec, self.store, self.run

@@ -17,6 +17,7 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.words import words_of
 from nas_evidence.spec.domains import ParameterValue, value_text
 from nas_evidence.spec.parameters import columns_of, searched_in
+from nas_evidence.spec.record import trial_of
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
@@ -170,7 +171,7 @@ class LiveTable(Progress):
 
     def _cells(self, row: Any, seconds: float) -> tuple[str, ...]:
         return (
-            str(row.number),
+            str(trial_of(row.trial_id)),
             row.architecture.family,
             size_text(row.architecture),
             f"{row.epoch}/{self.study.plan.epochs}",

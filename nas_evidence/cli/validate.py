@@ -80,7 +80,7 @@ class Check(Printed):
         from nas_evidence.driver.runtime import forecast_seconds
         from nas_evidence.plumbing.durations import rough_duration
 
-        arrays, n_trials = ahead.arrays, ahead.n_trials
+        arrays, n_trials = ahead.arrays, ahead.left
         if not self._has_read:
             skewed = skewed_sentence(spec, arrays)
             order = order_sentence(spec, arrays.n_train)

@@ -11,18 +11,18 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nas_evidence.driver.deadline import Deadline
-from nas_evidence.driver.folds_apart import Parts
-from nas_evidence.driver.outcomes import KeptModels, result_of
+from nas_evidence.driver.outcomes import KeptModels, found_by_folds, result_of
 from nas_evidence.driver.plan import (
+    asked_of,
     plan_race,
     plan_trials,
     to_ask,
     to_tell,
     trials_of,
-    whole_of,
 )
 from nas_evidence.driver.race import chosen_so_far, is_finished, next_round, next_whole
 from nas_evidence.driver.reconcile import complete, restored
@@ -31,7 +31,7 @@ from nas_evidence.maths.pareto import Point
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec.divisions import predicted_folds, reported_division
+from nas_evidence.spec.divisions import whole
 from nas_evidence.spec.record import (
     WHOLE_IDS,
     LossKind,
@@ -40,11 +40,10 @@ from nas_evidence.spec.record import (
     TrialStatus,
     is_searched,
     n_searched,
-    part_of,
     stage_of,
     trial_of,
 )
-from nas_evidence.spec.schedule import next_stop, rungs
+from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
@@ -74,7 +73,6 @@ from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     compact,
-    found_by_folds,
     remove_torn,
     remove_unnamed,
     write_record,
@@ -163,11 +161,6 @@ class Driver:
         self._queue: deque[Assignment] = deque()  # attempts are counted at launch
         self._running: dict[int, Assignment] = {}
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
-        # A rung may compare folds, and before a limit as many trials as possible are to end.
-        limited = time_left is not None or study.budget.wall_seconds is not None
-        self._divides = getattr(executor, "runs_parts", False) and not (limited or rungs(study))
-        self._parts = Parts(study.retries)
-        self._joining: dict[int, Assignment] = {}  # parked until their parts are over
         self._longest_slice = 0.0
         self._deadline = Deadline(time_left)
         self._leader_alone = leader_alone
@@ -247,13 +240,9 @@ class Driver:
         if new := {i: found[i] for i in found if i not in self._state.race}:
             fact = RaceRound(trial_ids=tuple(new), architectures=tuple(new.values()))
             self._log.write(fact, durable=True)
-        in_time = study.dataset.time_column is not None
-        known = predicted_folds(study.plan, study.estimators, 0, in_time=in_time)
-        n_networks = known[reported_division(study.plan, study.estimators, 0)] if found else 0
-        for trial_id in found:
-            row = self._done[trial_id - WHOLE_IDS]
-            given = (self._folder, self._state, row, n_networks, study.objective)
-            self._queue.append(whole_of(row, study, found_by_folds(*given)))
+        for row in (self._done[trial_of(trial_id)] for trial_id in found):
+            known = found_by_folds(self._folder, self._state, row, study)
+            self._queue.append(whole(asked_of(row, study), *known))
         return bool(found)
 
     def _so_far(self) -> StudySpec:
@@ -265,22 +254,13 @@ class Driver:
         self.requests.look()
         for trial_id in sorted(self.requests.trials & self._waiting.keys()):
             self._queue.appendleft(self._waiting.pop(trial_id)[1])
-        for trial_id in sorted(self.requests.trials & self._joining.keys()):
-            self._queue.appendleft(self._joining.pop(trial_id))
 
     def _stop(self) -> None:
         # What is suppressed here has already been reported.
         with contextlib.closing(self._log), contextlib.suppress(OSError, StudyStoppedError):
             self._ledger.account(self._executor.now(), len(self._running))
             idle = self._executor.idle_share()
-            spent = self._ledger.spent
-            self._log.write(
-                Stopped(
-                    idle_share=idle,
-                    wall_seconds=spent.wall_seconds,
-                    device_seconds=spent.device_seconds,
-                )
-            )
+            self._log.write(Stopped(idle_share=idle, **asdict(self._ledger.spent)))
             self.requests.done()
 
     @uncollected()
@@ -292,10 +272,9 @@ class Driver:
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if not home.name.isdecimal():
                 continue
-            if trial_of(number := int(home.name)) in self._done:
+            number = int(home.name)
+            if number in self._done or number >= 2 * WHOLE_IDS:  # that of a fold, once
                 remove_attempts(self._folder, f"checkpoints/{home.name}")
-            elif part_of(number):
-                self._parts.found(number)
         remove_torn(self._folder)
         self._complete_log()
         compact(self._log, self._folder)
@@ -369,7 +348,7 @@ class Driver:
     def _launches(self) -> Iterator[Launch]:
         """Return the trials in line, as far as they tell what room they need."""
         for one in self._queue:
-            share = self._state.shares.get(trial_of(one.trial_id), 0.0)
+            share = self._state.shares.get(one.trial_id, 0.0)
             yield Launch(one, self._home(one.trial_id), None, share)
 
     def _fits(self, planned: Assignment) -> bool:
@@ -385,18 +364,6 @@ class Driver:
                 self._flops[key] = self._flops_of(found[key])
             trials = sorted(trials, key=lambda one: -self._flops[one.architecture.key])
         self._queue.extend(trials)
-
-    def _enqueue_parts(self, parts: Sequence[Assignment]) -> None:
-        """Queue parts before what is known to be shorter; first if nothing is known."""
-        for part in parts:
-            work = self._work(part)
-            shorter = (i for i, one in enumerate(self._queue) if self._work(one) < work)
-            self._queue.insert(next(shorter, len(self._queue)), part)
-
-    def _work(self, planned: Assignment) -> float:
-        if part_of(planned.trial_id):
-            return self._parts.work(planned.trial_id)
-        return self._flops.get(planned.architecture.key, 0.0)
 
     def _ask(self) -> None:
         asked: list[Assignment] = []
@@ -426,14 +393,10 @@ class Driver:
         known = with_checkpoint or earlier
         resume_from = known[-1] if known else None
         self._running[trial_id] = assignment
-        share, part = self._state.shares.get(trial_of(trial_id), 0.0), part_of(trial_id)
-        launch = Launch(assignment, folder, resume_from, share, part, self._divides and not part)
-        if part:
-            self._executor.launch(launch)
-            return
+        share = self._state.shares.get(trial_id, 0.0)
         self._deadline.launched(trial_id, self._executor.now())
         self._log.write(Launched(trial_id=trial_id, attempt=attempt))
-        self._executor.launch(launch)
+        self._executor.launch(Launch(assignment, folder, resume_from, share))
         self._watcher.launched(assignment)
         crash_point("launched")
 
@@ -445,9 +408,7 @@ class Driver:
             _LOG.warning("late_message trial_id=%d attempt=%d", event.trial_id, event.attempt)
             return
         event = checked(event, assignment)  # executors may be of others
-        if part_of(event.trial_id):
-            self._handle_part(event, assignment)
-        elif isinstance(event, Lost):
+        if isinstance(event, Lost):
             self._lost(event, assignment)
         elif isinstance(event, TrialRecord):
             self._ended(event)
@@ -463,7 +424,6 @@ class Driver:
         if report.done:
             self._executor.finish(trial_id)
             return
-        self._enqueue_parts(self._parts.planned(report, assignment))
         if is_searched(trial_id) and self._rungs.note(report):
             self._release()
         if trial_id in self.requests.trials:
@@ -481,9 +441,6 @@ class Driver:
         elif self._over:
             self._park(assignment)
             self._queue.appendleft(assignment)
-        elif report.waits and self._parts.left(trial_id):
-            self._park(assignment)
-            self._joining[trial_id] = assignment
         elif not self._deadline.has_room(report.seconds):  # its next slice would not end in time
             self._park(assignment)
             self._deadline.cut(stage_of(trial_id))
@@ -495,49 +452,6 @@ class Driver:
         least = self._study.resources.slice_timeout_seconds
         timeout = max(least, HUNG_FACTOR * self._longest_slice)
         self._executor.advance(report.trial_id, stop.epoch, timeout=timeout)
-
-    def _handle_part(self, event: Event, assignment: Assignment) -> None:
-        """Process what happened to a part; its trial goes on when it was the last one."""
-        part_id = event.trial_id
-        if isinstance(event, SliceReport):
-            self._longest_slice = max(self._longest_slice, event.seconds)
-            if event.done or not self._parts.is_wanted(part_id):
-                self._executor.finish(part_id, None if event.done else _CANCELLED)
-            elif self._over:
-                self._executor.park(part_id)
-                del self._running[part_id]
-                self._queue.appendleft(assignment)
-            else:
-                self._advance(event, assignment)
-            return
-        del self._running[part_id]
-        if isinstance(event, Lost):
-            if event.kind is LossKind.DISK:
-                raise disk_stop(self._folder, event.cause)
-            attempt = self._home(part_id) / f"attempt-{event.attempt}"
-            progress = any(attempt.glob("epoch-*.pt"))
-            given_up = self._parts.lost(part_id, event.kind, progress=progress)
-            _LOG.warning(
-                "part_lost id=%d attempt=%d cause=%s", part_id, event.attempt, event.cause
-            )
-            if self._parts.is_wanted(part_id) and not given_up:
-                self._queue.appendleft(assignment)
-                return
-        self._parts.over(part_id)
-        trial_id = trial_of(part_id)
-        if not self._parts.is_wanted(part_id):
-            remove_attempts(self._folder, f"checkpoints/{self._home(part_id).name}")
-        elif not self._parts.left(trial_id) and trial_id in self._joining:
-            self._queue.appendleft(self._joining.pop(trial_id))
-
-    def _end_parts(self, trial_id: int) -> None:
-        """Take the parts of a trial that has ended out of the queue; those that run end soon."""
-        self._parts.end(trial_id)
-        gone = self._parts.of(trial_id) - self._running.keys()
-        for part_id in sorted(gone):
-            remove_attempts(self._folder, f"checkpoints/{self._home(part_id).name}")
-        if gone:
-            self._queue = deque(one for one in self._queue if one.trial_id not in gone)
 
     def _release(self) -> None:
         """Queue parked trials whose whole batch has reached their rung."""
@@ -629,13 +543,7 @@ class Driver:
         files = write_record(self._folder, record, self._study, self._watcher.columns)
         crash_point("written")
         row = TrialRow.of(record)
-        spent = self._ledger.spent
-        fact = Ended(
-            row=row,
-            files=files,
-            wall_seconds=spent.wall_seconds,
-            device_seconds=spent.device_seconds,
-        )
+        fact = Ended(row=row, files=files, **asdict(self._ledger.spent))
         self._log.write(fact, durable=True)
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
@@ -643,7 +551,6 @@ class Driver:
         if is_searched(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         remove_attempts(self._folder, home.relative_to(self._folder).as_posix())
-        self._end_parts(trial_id)
         crash_point("removed")
         self.requests.done(trial_id)
         self._models.add(row, len(self._done))

@@ -562,8 +562,6 @@ class Mirror(WorkingCopy):
 class MirroredExecutor:
     """Wraps an executor; stores before each launch and slice what must be durable by then."""
 
-    runs_parts = False  # a trial would not see their checkpoints
-
     def __init__(self, inner: Executor, keeper: Mirror) -> None:
         self._inner, self._keeper = inner, keeper
         self._names: dict[tuple[int, int], str] = {}  # of current attempts, by trial and attempt

@@ -1,4 +1,4 @@
-"""What the sampler is told of a finished proposal, and which weights are kept.
+"""What the sampler is told of a finished proposal, and finalists of their folds; kept weights.
 
 Failures, infinities and pruned trials are never told as values; a limit is told as a constraint,
 value / limit - 1, which is at most 0 where the limit holds.
@@ -10,14 +10,18 @@ from pathlib import Path
 
 from nas_evidence.maths.pareto import Point, is_matched, on_front
 from nas_evidence.proposing.proposer import ProposalResult
+from nas_evidence.spec.divisions import predicted_folds, reported_division
 from nas_evidence.spec.record import WHOLE_IDS, TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
-from nas_evidence.storage.study_names import remove
+from nas_evidence.storage.state import State
+from nas_evidence.storage.study_names import TableName, remove
+from nas_evidence.storage.tables import cells_of
 from nas_evidence.storage.trial_row import TrialRow
 
 #: Up to this many trials all weights are kept; then those of this many best architectures.
 KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
+_TABLES: tuple[TableName, ...] = ("trials", "evidence")
 
 
 def result_of(trials: Collection[TrialRow], study: StudySpec) -> ProposalResult:
@@ -35,6 +39,34 @@ def result_of(trials: Collection[TrialRow], study: StudySpec) -> ProposalResult:
     values = tuple(mean for mean in means if mean is not None)
     pruned = not complete and any(t.status is TrialStatus.PRUNED for t in trials)
     return ProposalResult(values if len(values) == len(means) else None, constraints, pruned)
+
+
+def found_by_folds(
+    folder: Path, state: State, row: TrialRow, study: StudySpec
+) -> tuple[float | None, float | None]:
+    """Return what the network of all rows of a trial needs of its folds; None for what is lost.
+
+    Args:
+        folder: of the study.
+        state: of its log.
+        row: of a trial that has trained its folds alone.
+        study: what was asked.
+
+    Returns:
+        The factor on the spread of predictions; and the largest training loss per datum that is
+        no divergence. It is the mean of the folds and their standard deviation, or the loss of
+        held-out rows if that is larger: more rows are fitted less closely.
+    """
+    trials, evidence = (cells_of(folder, state, row, table) for table in _TABLES)
+    factor = trials[-1].get("spread_factor") if trials else None
+    last = {one["estimator"]: one for one in evidence}
+    loss = last.get("train_nll_per_datum", {})
+    if loss.get("value") is None or loss.get("standard_error") is None:
+        return factor, None
+    in_time, asked = study.dataset.time_column is not None, (study.plan, study.estimators, 0)
+    n_networks = predicted_folds(*asked, in_time=in_time)[reported_division(*asked)]
+    spread = loss["standard_error"] * math.sqrt(n_networks)
+    return factor, max(-loss["value"] + spread, -last[study.objective]["per_datum"])
 
 
 def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:

@@ -9,10 +9,9 @@ neither the speed of workers nor a crash nor a torn file changes what is propose
 
 import itertools
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import replace
 
 from nas_evidence.spec.divisions import whole
-from nas_evidence.spec.record import WHOLE_IDS, ranks
+from nas_evidence.spec.record import ranks, trial_of
 from nas_evidence.spec.schedule import rungs
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.trial_row import TrialRow
@@ -91,24 +90,10 @@ def assignment_of(
     )
 
 
-def whole_of(
-    row: TrialRow, study: StudySpec, found: tuple[float | None, float | None] = (None, None)
-) -> Assignment:
-    """Return what trains the network of all rows of a trial; see `divisions.whole`.
-
-    Args:
-        row: of the trial, which has trained its folds alone.
-        study: what was asked.
-        found: what its folds have found, see `tables.found_by_folds`.
-    """
-    return whole(assignment_of(row.architecture, row.trial_id, row.replicate, study), *found)
-
-
 def asked_of(row: TrialRow, study: StudySpec) -> Assignment:
     """Return the first attempt at a finished trial; of what its folds have found nothing."""
-    if ranks(row.trial_id):
-        return assignment_of(row.architecture, row.trial_id, row.replicate, study)
-    return whole_of(replace(row, trial_id=row.trial_id - WHOLE_IDS), study)
+    own = assignment_of(row.architecture, trial_of(row.trial_id), row.replicate, study)
+    return own if ranks(row.trial_id) else whole(own)
 
 
 def n_proposals(study: StudySpec) -> int:

@@ -18,6 +18,7 @@ from nas_evidence.driver.plan import plan_race
 from nas_evidence.spec.record import (
     RACE_IDS,
     WHOLE_IDS,
+    Stage,
     TrialStatus,
     is_race,
     is_searched,
@@ -141,6 +142,12 @@ def whole_left(study: StudySpec, done: Mapping[int, TrialRow], *, over: bool) ->
     if over or study.trains_whole:
         return len(next_whole(study, done))
     return min(study.n_finalists or FINALISTS, study.n_trials)
+
+
+def after_search(study: StudySpec) -> dict[Stage, int]:
+    """Return how many trials a study has after its search, at most."""
+    race = budget_of(study) if study.n_finalists else 0
+    return {"race": race, "whole": whole_left(study, {}, over=False)}
 
 
 def is_finished(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> bool:

@@ -21,8 +21,7 @@ from nas_evidence.exporting.winner import assignment_of_row, scores_of_folds, tr
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import StudyError, UserError
-from nas_evidence.spec.divisions import whole
-from nas_evidence.spec.record import WHOLE_IDS, TrialRecord, TrialStatus, ranks, stage_of
+from nas_evidence.spec.record import TrialRecord, TrialStatus, stage_of
 from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
@@ -234,10 +233,8 @@ def _restore_model(
         return
     try:
         tables = read_study_tables(folder, study)
-        base = trial_id if ranks(trial_id) else trial_id - WHOLE_IDS
-        given = assignment_of_row(tables, base)
-        given = given.model_copy(update={"estimators": scores_of_folds(study)})
-        made = train_again(tables, arrays, given if ranks(trial_id) else whole(given))
+        given = assignment_of_row(tables, trial_id, scores_of_folds(study))
+        made = train_again(tables, arrays, given)
     except UserError as error:
         done.append(f"{name}: left as it is; {error}")
         return

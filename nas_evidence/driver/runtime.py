@@ -18,7 +18,7 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, select, to_tensors
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.driver.race import budget_of, whole_left
+from nas_evidence.driver.race import after_search
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
@@ -98,8 +98,7 @@ def forecast_seconds(
     if data.x_train.is_cuda:  # the workers share out all of the GPU
         del data
         torch.cuda.empty_cache()
-    race = budget_of(study) if study.n_finalists else 0
-    later = race + whole_left(study, {}, over=False)
+    later = sum(after_search(study).values())
     left = study.n_trials + later if n_trials is None else n_trials
     asked = study.resources.workers if workers is None else workers
     if asked == "auto":

@@ -28,13 +28,9 @@ import torch
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.device import device_again, device_of, trained_on
-from nas_evidence.exporting.weights import read_weights
 from nas_evidence.exporting.winner import assignment_of_row, checked_kind, scores_of_folds
 from nas_evidence.models import build
 from nas_evidence.plumbing.durations import rough_duration
-from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX
-from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
@@ -104,14 +100,14 @@ def forecast_of(
     torch.set_num_threads(tables.spec.resources.cpus)
     each = [_work_of(tables, arrays, trial_id, parts) for trial_id in trial_ids]
     seconds: dict[str, float] = {}
-    again = [
-        _folds_again(tables, arrays, trial_id)
-        for trial_id in trial_ids
-        if _has_folds_again(tables, trial_id)
-    ]
-    for work in (*(work for work, _, _ in each), *again):
+    for work, _, _ in each:
         for what, own in work.items():
             seconds[what] = seconds.get(what, 0.0) + own
+    best = best_trial(tables)
+    kept = (tables.folder / "models" / f"{best}.safetensors").is_file()
+    if best is not None and best in trial_ids and not kept and scores_of_folds(tables.spec):
+        once = _once(tables, arrays, tables.row(best))
+        seconds["training the folds again"] = _multiples(tables, arrays) * once
     if not seconds:
         return Forecast(0.0)
     mostly = max(seconds, key=lambda what: seconds[what])
@@ -133,8 +129,8 @@ def _work_of(
     found: dict[str, float] = {}
     if not tables.has_network(trial_id):
         device_again(row, study.resources, kept=None)
-        evidence = _spent(row, "evidence_seconds") if study.trains_whole else 0.0
-        found[f"training trial {trial_id} on all rows"] = _once(tables, arrays, row) + evidence
+        scores = ("evidence_seconds",) if study.trains_whole else ()
+        found[f"training trial {trial_id} on all rows"] = _once(tables, arrays, row, *scores)
     kind_checked = checked_kind(tables.spec)
     kinds = [kind_checked] if kind_checked and {*parts} & _EXPORTS else []
     flops = _flops(given, arrays, kinds, parts)
@@ -144,27 +140,9 @@ def _work_of(
     return found, device.type, slowly
 
 
-def _has_folds_again(tables: StudyTables, trial_id: int) -> bool:
-    """Return whether weights that are lost are trained again with their folds."""
-    lost = not (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
-    return lost and trial_id == best_trial(tables) and bool(scores_of_folds(tables.spec))
-
-
-def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:
-    """Return the seconds of the folds of an ensemble's member, if its trial kept none."""
-    try:
-        kept, _ = read_weights(tables.folder, assignment_of_row(tables, trial_id))
-    except (OSError, DamagedError):
-        kept = {}
-    if KEPT_PREFIX + OUTPUTS in kept:
-        return {}
-    once = _once(tables, arrays, tables.row(trial_id))
-    return {"training the folds again": _multiples(tables, arrays) * once}
-
-
-def _once(tables: StudyTables, arrays: ArrayData, row: pd.Series) -> float:
-    """Return the seconds of the training on all rows of a trial."""
-    spent = _spent(row, *_TRAINING)
+def _once(tables: StudyTables, arrays: ArrayData, row: pd.Series, *more: str) -> float:
+    """Return the seconds of the training on all rows of a trial, and those of more columns."""
+    spent = _spent(row, *_TRAINING, *more)
     return spent if tables.spec.trains_whole else spent / _multiples(tables, arrays)
 
 

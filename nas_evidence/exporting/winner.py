@@ -38,7 +38,7 @@ from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, targets_of_folds
 from nas_evidence.spec.divisions import whole
-from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, ranks
+from nas_evidence.spec.record import TrialStatus, ranks, trial_of
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.outside_code import outside_names
@@ -148,21 +148,18 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
 
 
 def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
-    study, given = tables.spec, assignment_of_row(tables, trial_id)
-    with_folds = trial_id == best_trial(tables) and bool(scores_of_folds(study))
-    of_folds = given.model_copy(update={"estimators": scores_of_folds(study)})
-    if study.trains_whole:
-        tensors, header = _stored_or_again(tables, arrays, of_folds if with_folds else given)
-        kept = kept_beside(tensors)
-        assignment = Assignment.model_validate_json(header["assignment"])
-    else:
-        tensors, header = _stored_or_again(tables, arrays, whole(given))
-        kept = {}
-        if with_folds or (tables.folder / f"models/{trial_id}.safetensors").is_file():
-            kept = kept_beside(_stored_or_again(tables, arrays, of_folds)[0])
-        assignment = Assignment.model_validate_json(header["assignment"])
+    study, scores = tables.spec, scores_of_folds(tables.spec)
+    wanted = scores if trial_id == best_trial(tables) else ()
+    given = assignment_of_row(tables, tables.network_of(trial_id), wanted)
+    tensors, header = _stored_or_again(tables, arrays, given)
+    assignment = Assignment.model_validate_json(header["assignment"])
+    beside: Mapping[str, Tensor] = tensors
+    if not study.trains_whole:
         its = {"trial_id": trial_id, "estimators": study.estimators}
-        assignment = assignment.model_copy(update=its)
+        assignment, beside = assignment.model_copy(update=its), {}
+        if wanted or (tables.folder / f"models/{trial_id}.safetensors").is_file():
+            own = assignment_of_row(tables, trial_id, scores)
+            beside, _ = _stored_or_again(tables, arrays, own)
     model = build(
         assignment.architecture,
         arrays.input_shape,
@@ -176,6 +173,7 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
     factor = 1.0 if pd.isna(factor) else factor
     device = device_of(tables.row(trial_id), assignment, arrays, tables.spec.resources)
+    kept = kept_beside(beside)
     return Winner(assignment, arrays, model.eval(), precision, header, kept, factor, device)
 
 
@@ -275,19 +273,25 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
     return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 
-def assignment_of_row(tables: StudyTables, trial_id: int) -> Assignment:
-    """Return what trained the weights of a finished trial: without scores, which change none."""
-    study, row = tables.spec, tables.row(trial_id)
-    return Assignment(
-        trial_id=trial_id,
+def assignment_of_row(
+    tables: StudyTables, trial_id: int, scores: tuple[str, ...] = ()
+) -> Assignment:
+    """Return what trained the weights of a finished trial, or of its network of all rows.
+
+    Scores change no weights.
+    """
+    study, row = tables.spec, tables.row(trial_of(trial_id))
+    own = Assignment(
+        trial_id=trial_of(trial_id),
         attempt=int(row["attempt"]),
         replicate=int(row["replicate"]),
         architecture=ArchitectureSpec(family=str(row["family"]), values=architecture_values(row)),
         dataset=study.dataset,
         plan=study.plan,
-        estimators=(),  # the weights do not depend on them
+        estimators=scores,
         seed=int(row["seed"]),
     )
+    return own if ranks(trial_id) else whole(own)
 
 
 def scores_of_folds(study: StudySpec) -> tuple[str, ...]:
@@ -301,16 +305,15 @@ def train_again(tables: StudyTables, arrays: ArrayData, given: Assignment) -> Pa
     Args:
         tables: of the study.
         arrays: its data.
-        given: what trains it: `assignment_of_row`, `whole` of that where the trial has trained its
-            folds alone, or either with the scores whose folds are to be predicted again: what is
-            delivered has its thresholds and its calibration from them.
+        given: what trains it, see `assignment_of_row`; with the scores whose folds are to be
+            predicted again: what is delivered has its thresholds and its calibration from them.
 
     Raises:
         ValueError: if it was trained on a kind of device that is not here.
         ArithmeticError: if it does not come to its end.
     """
     study, trial_id = tables.spec, given.trial_id
-    row = tables.row(trial_id if ranks(trial_id) else trial_id - WHOLE_IDS)
+    row = tables.row(trial_of(trial_id))
     device = device_again(row, study.resources, kept=_best_kept(tables))
     folder = tables.folder / "checkpoints" / "retrained" / f"{trial_id:06d}"
     asked = (_trained_in, folder.resolve(), given, arrays, device, study.resources.cpus)

@@ -36,7 +36,7 @@ from nas_evidence.reporting.words import NATS, chance, counted, loss_text, metri
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
-from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, is_race
+from nas_evidence.spec.record import TrialStatus, is_race, trial_of
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import FAMILY_PARAMETERS
 
@@ -169,7 +169,7 @@ def _given_way(study: RankedStudy, winner: RankedArchitecture) -> str:
     """Say which trials rank no lower, but have no network of all rows: the winner stands in."""
     values = {i: study.value(one) for one in study.ranking for i in one.trial_ids}
     least, rows = study.value(winner), study.tables.whole_rows
-    failed = [row.trial_id - WHOLE_IDS for row in rows if row.status is not TrialStatus.COMPLETE]
+    failed = [trial_of(one.trial_id) for one in rows if one.status is not TrialStatus.COMPLETE]
     before = [i for i in failed if least is not None and (values.get(i) or -math.inf) >= least]
     if not before:
         return ""

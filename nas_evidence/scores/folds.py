@@ -54,10 +54,11 @@ given that block; of `two_fold` and the like each block's density is a mixture o
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from statistics import fmean, geometric_mean, stdev
+from itertools import islice
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,6 @@ from nas_evidence.spec.record import CurvePoint, EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES, declared
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import restore, state_of
-from nas_evidence.training.cost import trains_apart
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
@@ -395,9 +395,9 @@ def _estimate(
 
 def means_of(folds: Sequence[Fold]) -> list[EvidenceEstimate]:
     """Return the means over fold networks of their own scores, of those networks that have one."""
-    by_name: dict[str, list[EvidenceEstimate]] = {}
+    by_name: dict[str, list[EvidenceEstimate]] = defaultdict(list)
     for one in (estimate for fold in folds for estimate in fold.estimates):
-        by_name.setdefault(one.estimator, []).append(one)
+        by_name[one.estimator].append(one)
     rows = " and ".join(str(n) for n in dict.fromkeys(fold.n_trained for fold in folds))
     return [_mean_of(each, rows) for each in by_name.values()]
 
@@ -408,10 +408,9 @@ def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
         return wrong[0]
     values, known = [one.value for one in each], [one.per_datum for one in each]
     per_datum = [value for value in known if value is not None]
-    terms: dict[tuple[str, str], float] = {}
+    terms: dict[tuple[str, str], float] = defaultdict(float)
     for term in (term for one in each for term in one.terms):
-        key = term.term, term.group
-        terms[key] = terms.get(key, 0.0) + term.value / n
+        terms[term.term, term.group] += term.value / n
     is_loss = declared(first.estimator).unit != "none"
     said = f"mean of {n} networks of {rows} rows" if n > 1 else f"of one network of {rows} rows"
     return first.model_copy(
@@ -424,21 +423,6 @@ def _mean_of(each: Sequence[EvidenceEstimate], rows: str) -> EvidenceEstimate:
             "seconds": sum(one.seconds for one in each),
         }
     )
-
-
-def mean_curve(folds: Sequence[Fold]) -> tuple[CurvePoint, ...]:
-    """Return the means over fold networks of their losses; of noises the geometric ones."""
-    found = []
-    for points in zip(*(fold.curve for fold in folds if fold.curve), strict=False):
-        update: dict[str, float] = {
-            "train_nll_per_datum": fmean(one.train_nll_per_datum for one in points),
-            "seconds": sum(one.seconds for one in points),
-        }
-        for key in ("noise_std", "temperature"):
-            if (known := [getattr(one, key) for one in points]) and None not in known:
-                update[key] = geometric_mean(known)
-        found.append(points[0].model_copy(update=update))
-    return tuple(found)
 
 
 def _terms(folds: Sequence[Fold], fields: Mapping[str, str]) -> tuple[Term, ...]:
@@ -455,10 +439,9 @@ class Folds(Scorer):
     """Trains without each fold, several folds side by side, and predicts it; before the training.
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
-    a group of its own where trials are compared after it, and each one is for a large network. A
-    fold leaves its group when it is predicted.
+    a group of its own where trials are compared after it. A fold leaves its group when it is
+    predicted.
 
-    only      the fold to predict, by its place in order from 1; 0 for all
     given     the division whose folds have a density given the others, if any
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
@@ -473,16 +456,14 @@ class Folds(Scorer):
         self.units = context.data.units
         self.in_time = self.units is not None and self.units.in_time
         self.n_folds = predicted_folds(plan, names, n, in_time=self.in_time)
-        self.scores = list(self.n_folds)
         self.kept_of = kept_division(plan, names, n)
         self.given = division_of(CONDITIONAL, plan, n) if CONDITIONAL in names else None
         if self.given:  # refuses networks whose outputs are not those of the last linear layer
             x, precision = context.data.x_train[:1], context.training.hyper.precision
             last_layer_of(context.model, x, precision)
-        self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
+        self.done: dict[str, list[Fold]] = {score: [] for score in self.n_folds}
         self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
-        self.only = 0
         #: The division whose networks stand for the trial, where it trains its folds alone.
         self.reported = reported_division(plan, names, n)
 
@@ -494,15 +475,13 @@ class Folds(Scorer):
     @property
     def n_trained(self) -> int:
         """Return the rows of a network that stands for the trial; of several the mean, rounded."""
-        tasks = self._tasks()
-        return round(fmean(len(one.trained) for one in tasks if one.score == self.reported))
+        return round(fmean(len(one.trained) for one in self._tasks_of(self.reported)))
 
     @property
     def epochs(self) -> int:
         """Return how many epochs have been done, as the mean over all networks, rounded down."""
-        n = len(tasks := self._tasks())
-        done = n - len(self._left()) if len(tasks) else 0
-        epochs = done * self.context.assignment.plan.epochs
+        n = len(self._tasks())
+        epochs = (n - len(self._left())) * self.context.assignment.plan.epochs
         return (epochs + sum(run.epoch for run in self.runs.values())) // n
 
     @property
@@ -510,56 +489,41 @@ class Folds(Scorer):
         """Return the predicted folds whose networks stand for the trial."""
         return self.done[self.reported]
 
-    @cached_property
-    def apart(self) -> bool:
-        """Whether each fold is a group of its own."""
-        data, given = self.context.data, self.context.assignment
-        width, n = given.plan.head_width(data.n_outputs), len(data.x_train)
-        made_of = given.architecture, data.input_shape, width
-        return trains_apart(*made_of, given.plan, n)
-
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
         return bool(self._left())
 
     def advance(self) -> None:
         """Train without the next folds for a slice; predict those whose training is over."""
+        tasks = self._left()
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
-            group = self._left()[: 1 if first or self.apart else MOST_TOGETHER]
-            self.runs = {(t.score, t.number): self._new_run(t) for t in group}
-        tasks = {(task.score, task.number): task for task in self._left()}
+            group = islice(tasks.items(), 1 if first else MOST_TOGETHER)
+            self.runs = {key: self._new_run(task) for key, task in group}
         runs = [*self.runs.values()]
         ends = advance(runs, stop_of_part(runs[0]))
         for (key, run), end in zip([*self.runs.items()], ends, strict=True):
-            task = tasks[key]
             diverged = isinstance(end, DivergedError)
             if diverged or run.is_over:
-                self._end(task, run, diverged=diverged)
+                self._end(tasks[key], run, diverged=diverged)
 
     def _end(self, task: FoldTask, run: Network, *, diverged: bool) -> None:
-        fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
-        if not diverged:
-            predicted = self._predict(run, self.context.data, task)
-            fold = fold.model_copy(update=predicted)
-        fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
+        found = {} if diverged else self._predict(run, self.context.data, task)
+        found["seconds"] = found.get("seconds", 0.0) + seconds_of(run)
         if self.alone and task.score == self.reported:
-            fold = fold.model_copy(update=self._of_network(task, run, diverged=diverged))
-        if task.score == self.given and fold.log_predictive is not None:
-            density = density_of(task, run, self.context.training)
-            fold = fold.model_copy(update=density)
-        self._add(task, fold)
-        del self.runs[task.score, task.number]
-
-    def _add(self, task: FoldTask, fold: Fold) -> None:
-        done = [*self.done[task.score], fold]
-        self.done[task.score] = sorted(done, key=lambda fold: fold.number)
+            found |= self._of_network(task, run, diverged=diverged)
+        if task.score == self.given and found.get("log_predictive") is not None:
+            found |= density_of(task, run, self.context.training)
+        n_data, n_trained = len(task.predicted), len(task.trained)
+        fold = Fold(number=task.number, n_data=n_data, n_trained=n_trained, **found)
+        self.done[task.score] = sorted([*self.done[task.score], fold], key=lambda one: one.number)
         scored = fold.density_seconds + sum(one.seconds for one in fold.estimates)
         if self.alone:
             self.context.training.train_seconds += fold.seconds
         else:
             scored += fold.seconds
         self.context.training.evidence_seconds += scored
+        del self.runs[task.score, task.number]
 
     def _of_network(self, task: FoldTask, run: Network, *, diverged: bool) -> dict[str, Any]:
         """Return what a network reports that stands for the trial: fields of a `Fold`.
@@ -584,28 +548,6 @@ class Folds(Scorer):
             ]
         kept = tuple(one for one in estimates if declared(one.estimator).of_folds)
         return found | {"estimates": kept}
-
-    def shares(self) -> tuple[float, ...]:
-        """Return the shares of the data that folds are trained on, in order; 0 for those done."""
-        n, left = len(self.context.data.x_train), {*self.places_left()}
-        tasks = enumerate(self._tasks(), start=1)
-        return tuple(len(task.trained) / n * (k in left) for k, task in tasks)
-
-    def places_left(self) -> list[int]:
-        """Return the places, from 1, of the folds that are not predicted, nor in training."""
-        left = [task for task in self._left() if (task.score, task.number) not in self.runs]
-        places = {(t.score, t.number): i for i, t in enumerate(self._tasks(), start=1)}
-        return [places[task.score, task.number] for task in left]
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Take over the folds that another task of this trial has predicted; see `state_dict`."""
-        for task in self._left():
-            folds = map(Fold.model_validate_json, state["done"][task.score])
-            for fold in [one for one in folds if one.number == task.number]:
-                self._add(task, fold)
-                if task.score == self.kept_of and (table := state["unseen"]) is not None:
-                    rows = task.predicted.to("cpu")
-                    self._keep(rows, table[rows])
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the estimates of the scores whose folds are all predicted.
@@ -648,8 +590,7 @@ class Folds(Scorer):
             for score, texts in state["done"].items()
         }
         self.unseen = state["unseen"]
-        tasks = {(task.score, task.number): task for task in self._left()}
-        self.runs = {}
+        self.runs, tasks = {}, self._left()
         for score, number, kept in state["runs"]:
             self.runs[score, number] = run = self._new_run(tasks[score, number])
             restore(run, kept)
@@ -680,18 +621,18 @@ class Folds(Scorer):
         order = order_of_data(len(self.context.data.x_train), given, self.units)
         return [
             task
-            for score in self.scores
+            for score in self.n_folds
             for task in fold_tasks(score, order, given.plan, self.units)
         ]
 
     def _tasks_of(self, score: str) -> list[FoldTask]:
         return [task for task in self._tasks() if task.score == score]
 
-    def _left(self) -> list[FoldTask]:
-        tasks = self._tasks()
+    def _left(self) -> dict[tuple[str, int], FoldTask]:
+        """Return the folds that are not predicted, by score and number."""
+        tasks = {(task.score, task.number): task for task in self._tasks()}
         done = {(score, fold.number) for score, folds in self.done.items() for fold in folds}
-        tasks = tasks[self.only - 1 : self.only] if self.only else tasks
-        return [task for task in tasks if (task.score, task.number) not in done]
+        return {key: task for key, task in tasks.items() if key not in done}
 
     def _predict(self, run: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
@@ -708,16 +649,14 @@ class Folds(Scorer):
             # No second copy of these rows.
             predict = predict_rows(run, run.data.x_train, run.data.y_train, own)
             if task.score == self.kept_of:
-                self._keep(rows.to("cpu"), predict(x).stored())
+                table = predict(x).stored()
+                if self.unseen is None:
+                    self.unseen = table.new_zeros(len(data.x_train), table.shape[1])
+                self.unseen[rows.to("cpu")] = table
             if self.alone:
                 figures = on_test_rows(predict, run.data, run.plan, 1.0)
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "tested": figures, "seconds": time.perf_counter() - started}
-
-    def _keep(self, rows: Tensor, table: Tensor) -> None:
-        if self.unseen is None:
-            self.unseen = table.new_zeros(len(self.context.data.x_train), table.shape[1])
-        self.unseen[rows] = table
 
 
 class FoldTargets(NamedTuple):

@@ -16,15 +16,6 @@ TRAINED_ON: Mapping[str, float] = {
     "two_fold": 0.5, "five_fold": 0.8, "ten_fold": 0.9, "heldout_10": 0.9,
 }  # fmt: skip
 
-#: Flops of a main training from which trainings without a fold are tasks of their own, and data
-#: times epochs below which no network is taken to need so many.
-APART_FLOPS, APART_DATA = 1e15, 1e5
-
-
-def may_train_apart(plan: TrainingPlan, n_data: int) -> bool:
-    """Return whether a network can be so large that its folds are tasks of their own."""
-    return n_data * plan.epochs >= APART_DATA
-
 
 def division_of(score: str, plan: TrainingPlan, n_data: int) -> str:
     """Return the division of the data that a score trains networks on, "" if it has none.

@@ -63,8 +63,6 @@ class TrialStatus(StrEnum):
 
 #: Which networks of a trial: those without a fold, or one trained on all rows.
 Of = Literal["folds", "whole"]
-#: The fold at place k, from 1, of trial t is as a task of its own the number k * PART_IDS + t.
-PART_IDS = 100_000_000
 #: Ids of the race of the finalists start here; those of the search stay below.
 RACE_IDS = 1_000_000
 #: The network of all rows of trial t is a trial of its own, WHOLE_IDS + t, where trials train
@@ -72,20 +70,6 @@ RACE_IDS = 1_000_000
 WHOLE_IDS = 2_000_000
 #: When a trial runs: in the search, in the race of the finalists, or after it.
 Stage = Literal["search", "race", "whole"]
-
-
-def part_of(trial_id: int) -> int:
-    """Return which fold of a trial, from 1, a number stands for; 0 if it is that of a trial."""
-    return trial_id // PART_IDS
-
-
-def trial_of(trial_id: int) -> int:
-    """Return the trial that a part belongs to; a trial itself.
-
-    >>> part_of(200_000_007), trial_of(200_000_007), trial_of(7)
-    (2, 7, 7)
-    """
-    return trial_id % PART_IDS
 
 
 def stage_of(trial_id: int) -> Stage:
@@ -97,6 +81,15 @@ def stage_of(trial_id: int) -> Stage:
     if trial_id < RACE_IDS:
         return "search"
     return "race" if trial_id < WHOLE_IDS else "whole"
+
+
+def trial_of(trial_id: int) -> int:
+    """Return the trial whose network of all rows this one trains; itself, if it ranks.
+
+    >>> [trial_of(i) for i in (7, 1_000_007, 2_000_007, 3_000_007)]
+    [7, 1000007, 7, 1000007]
+    """
+    return trial_id % WHOLE_IDS
 
 
 def is_race(trial_id: int) -> bool:
@@ -126,8 +119,8 @@ class Evaluation(Frozen):
     """Epochs finished when the row was made; 0 is before the main training."""
     estimate: EvidenceEstimate
     of: Of = "whole"
-    """Which networks the score is of: `folds`, each trained on some of the rows, or `whole`, of
-    all. Never compare the two. Null in files of earlier versions."""
+    """Which networks the score is of: `folds`, of some rows each, or `whole`, of all. Never
+    compare the two. Null in files of earlier versions."""
 
 
 class CurvePoint(Frozen):
@@ -167,8 +160,8 @@ class TrialRecord(Frozen):
     """
 
     trial_id: int
-    """Number of the trial, from 0; those of the race begin at 1,000,000. The network of all rows
-    of trial t is 2,000,000 + t."""
+    """Number of the trial, from 0; of the race from 1,000,000; of the network of all rows of trial
+    t 2,000,000 + t."""
     attempt: int
     """Which start of the trial, from 1. Readers use the last."""
     replicate: int
@@ -181,15 +174,15 @@ class TrialRecord(Frozen):
     seed: int
     """Seed of the trial, from (study seed, trial, replicate)."""
     stage: Stage = "search"
-    """`search`; `race` for trials of the race of the finalists; or `whole` for the networks of all
-    rows that are trained after it, where other trials train their folds alone."""
+    """`search`; `race` for the race of the finalists; `whole` for networks of all rows where
+    trials train their folds alone."""
     n_parameters: Annotated[int | None, Unit("parameters")] = None
     """Number of parameters of the network."""
     of: Of = "whole"
-    """Whose epochs, costs, curve and test figures these are: the network of all rows (`whole`), or
-    the mean over those trained without a `folds`."""
+    """Whose epochs, curve and test figures these are: of the network of all rows (`whole`), or
+    means over those of the `folds`."""
     n_data: Annotated[int | None, Unit("examples")] = None
-    """Number of rows that the network was trained on; of several networks the mean, rounded."""
+    """Number of rows trained on; of several networks the mean, rounded."""
     flops: Annotated[int | None, Unit("operations")] = None
     """Floating-point operations of a forward pass of one example."""
     memory_bytes: Annotated[int | None, Unit("bytes")] = None
@@ -287,5 +280,3 @@ class SliceReport(Frozen):
     saved: bool = True  # a checkpoint holds the state after the slice
     curve: tuple[CurvePoint, ...] = ()  # without the sums
     evaluations: tuple[Evaluation, ...] = ()
-    parts: tuple[float, ...] = ()  # shares of the data, see `Folds.shares`
-    waits: bool = False  # it is trained, and such folds are left

@@ -290,11 +290,10 @@ class TrainingPlan(Frozen):
     one half only, of `two_fold` too. "auto": 5 with few rows to train on, else 2; stored as a
     number when the study begins."""
     whole: bool | None = None
-    """Whether each trial trains a network of all rows, beside those of the folds that rank.
-    Without it the finalists alone do, after the search; other trials have scores and test figures
-    of their fold networks. If absent true where a score that ranks, prunes or is asked for is none
-    of fold networks, else false; stored when the study begins. A study that began without the key
-    goes on with true."""
+    """Whether each trial trains a network of all rows beside those of its folds. If false the
+    finalists alone have one, after the search. If absent true where a score that is asked for,
+    ranks or prunes is none of fold networks; stored when the study begins. A study that began
+    without the key goes on with true."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -898,14 +897,8 @@ class Assignment(Frozen):
     spread_factor: float | None = None
     largest_loss: float | None = None
     seed: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier(cls, given: Any) -> Any:
-        """Read what trained the weights of a study begun before: one key more."""
-        if isinstance(given, Mapping):
-            return {key: value for key, value in given.items() if key != "beside_folds"}
-        return given
+    #: In the headers of weights of studies begun before; read and not written.
+    beside_folds: Annotated[bool, Field(exclude=True)] = False
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream; it does not depend on the attempt."""

@@ -17,11 +17,12 @@ represents nothing; an architecture all of whose networks have failed comes last
 
 import bisect
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 
-from nas_evidence.spec.record import WHOLE_IDS, TrialStatus, is_race, ranks
+from nas_evidence.spec.record import TrialStatus, is_race, ranks, trial_of
 from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -52,14 +53,14 @@ class Standing:
 
     estimate  mean of the true value given the values of all architectures, None if there is none
     error     its standard deviation
-    spoilt    trials whose network of all rows has diverged or failed: another stands for them
+    spoilt    trials of the study whose network of all rows has failed: another stands for them
     """
 
     architecture: ArchitectureSpec
     values: Mapping[int, float]
     estimate: float | None = None
     error: float | None = None
-    spoilt: frozenset[int] = frozenset()
+    spoilt: AbstractSet[int] = frozenset()
 
     @property
     def key(self) -> str:
@@ -109,7 +110,9 @@ class Standings:
     def add(self, trial: TrialRow) -> Standing | None:
         """Add a trial; return its architecture's standing, None if the trial does not count."""
         if not ranks(trial.trial_id):
-            self._note_whole(trial)
+            failed = trial.status is not TrialStatus.COMPLETE
+            (self._spoilt.add if failed else self._spoilt.discard)(trial_of(trial.trial_id))
+            self._ordered = None
             return None
         value = ranked_value(trial.values, self._study)
         if value is None or trial.status is not TrialStatus.COMPLETE:
@@ -117,8 +120,7 @@ class Standings:
         key, values = trial.architecture.key, {trial.trial_id: value}
         if before := self._by_key.get(key):
             values = dict(sorted({**before.values, **values}.items()))
-        now = Standing(trial.architecture, values, spoilt=frozenset(self._spoilt & values.keys()))
-        self._by_key[key] = now
+        self._by_key[key] = now = Standing(trial.architecture, values, spoilt=self._spoilt)
         if self._ordered is None or len(self._by_key) <= MOST + 1:
             self._ordered = None
         else:  # without estimates, and so before: the others stay where they are
@@ -126,14 +128,6 @@ class Standings:
                 del self._ordered[bisect.bisect_left(self._ordered, _place(before), key=_place)]
             bisect.insort(self._ordered, now, key=_place)
         return now
-
-    def _note_whole(self, trial: TrialRow) -> None:
-        """Note how the training on all rows of a trial has ended."""
-        of, key = trial.trial_id - WHOLE_IDS, trial.architecture.key
-        (self._spoilt.discard if trial.status is TrialStatus.COMPLETE else self._spoilt.add)(of)
-        if before := self._by_key.get(key):
-            spoilt = frozenset(self._spoilt & before.values.keys())
-            self._by_key[key], self._ordered = replace(before, spoilt=spoilt), None
 
     def first(self, n: int | None = None) -> list[Standing]:
         """Return the best `n` architectures, or all, best first."""

@@ -1,6 +1,7 @@
 """How much of its budget a study has used, over all its runs, on the clock of the executor."""
 
 import time
+from dataclasses import asdict
 
 from nas_evidence.storage.events import Used
 from nas_evidence.storage.log import Log
@@ -24,9 +25,5 @@ class Ledger:
             self.spent.wall_seconds + seconds, self.spent.device_seconds + busy * seconds
         )
         if time.monotonic() - self._written > WRITE_EVERY:
-            self._log.write(
-                Used(
-                    wall_seconds=self.spent.wall_seconds, device_seconds=self.spent.device_seconds
-                )
-            )
+            self._log.write(Used(**asdict(self.spent)))
             self._written = time.monotonic()

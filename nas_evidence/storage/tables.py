@@ -272,47 +272,18 @@ def strays(folder: Path, state: State) -> dict[Path, str]:
 
 def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> float | None:
     """Return a trial's last value of an estimator per datum; None if it has none, or no file."""
+    last = {one["estimator"]: one["per_datum"] for one in cells_of(folder, state, row, "evidence")}
+    return last.get(estimator)
+
+
+def cells_of(folder: Path, state: State, row: TrialRow, table: TableName) -> list[dict[str, Any]]:
+    """Return the rows of a trial in a table; none if there is no file."""
     stem = state.stems.get((row.trial_id, row.attempt), "")
-    table = _stored(folder / "evidence" / f"{stem}.parquet")
-    if table is None:
-        return None
-    mine = {"trial_id": row.trial_id, "attempt": row.attempt, "estimator": estimator}
-    cells = table.select([*mine, "per_datum"]).to_pylist()
-    values = [one["per_datum"] for one in cells if mine.items() <= one.items()]
-    return values[-1] if values else None
-
-
-def found_by_folds(
-    folder: Path, state: State, row: TrialRow, n_networks: int, objective: str
-) -> tuple[float | None, float | None]:
-    """Return what the network of all rows of a trial needs of its folds; None for what is lost.
-
-    Args:
-        folder: of the study.
-        state: of its log.
-        row: of a trial that has trained its folds alone.
-        n_networks: those that stand for it.
-        objective: of the study, a score of held-out rows.
-
-    Returns:
-        The factor on the spread of predictions; and the largest training loss per datum that is
-        no divergence. It is the mean of the folds and their standard deviation, or the loss of
-        held-out rows if that is larger: more rows are fitted less closely.
-    """
-    stem = state.stems.get((row.trial_id, row.attempt), "")
-    mine = {"trial_id": row.trial_id, "attempt": row.attempt}
-    cells: dict[TableName, list[dict[str, Any]]] = {}
-    for table in ("trials", "evidence"):
-        stored = _stored(folder / table / f"{stem}.parquet")
-        rows = [] if stored is None else stored.to_pylist()
-        cells[table] = [one for one in rows if mine.items() <= one.items()]
-    factor = cells["trials"][-1].get("spread_factor") if cells["trials"] else None
-    last = {one["estimator"]: one for one in cells["evidence"]}
-    loss = last.get("train_nll_per_datum", {})
-    if loss.get("value") is None or loss.get("standard_error") is None:
-        return factor, None
-    spread = loss["standard_error"] * math.sqrt(n_networks)
-    return factor, max(-loss["value"] + spread, -last[objective]["per_datum"])
+    stored = _stored(folder / table / f"{stem}.parquet")
+    if stored is None:
+        return []
+    keys = zip(*(stored[name].to_pylist() for name in ("trial_id", "attempt")), strict=True)
+    return stored.filter([key == (row.trial_id, row.attempt) for key in keys]).to_pylist()
 
 
 def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
@@ -510,7 +481,7 @@ class StudyTables:
     curves: "pd.DataFrame"
     unreadable: tuple[UnreadableFile, ...]
     ended: tuple[int, ...] = ()
-    whole: "Mapping[TableName, pd.DataFrame]" = field(default_factory=dict)
+    whole: "Mapping[TableName, pd.DataFrame]" = field(kw_only=True)
 
     @property
     def missing(self) -> list[str]:
@@ -528,7 +499,7 @@ class StudyTables:
     @cached_property
     def whole_rows(self) -> list[TrialRow]:
         """The networks of all rows of finalists, in order of trial id."""
-        return rows_of(self.whole["trials"], self.whole["evidence"]) if self.whole else []
+        return rows_of(self.whole["trials"], self.whole["evidence"])
 
     @property
     def all_rows(self) -> list[TrialRow]:
@@ -553,8 +524,8 @@ class StudyTables:
     @property
     def n_rows(self) -> int:
         """The most rows that a network was trained on: all training rows, once there is one."""
-        frames = [self.trials, *([self.whole["trials"]] if self.whole else [])]
-        return max((int(n) for one in frames for n in one["n_data"].dropna()), default=0)
+        known = [*self.trials["n_data"].dropna(), *self.whole["trials"]["n_data"].dropna()]
+        return max(map(int, known), default=0)
 
     def network_of(self, trial_id: int) -> int:
         """Return the trial that has the network of all rows of a finished one: itself, or not."""
@@ -570,23 +541,22 @@ class StudyTables:
         Raises:
             UserError: the trial is not finished.
         """
-        trials = self.whole["trials"] if self.whole else self.trials
-        rows = trials[trials["trial_id"] == self.network_of(trial_id)]
+        rows = self._of_network(trial_id, "trials")
         return rows.iloc[0] if len(rows) else self.row(trial_id)
 
     def evidence_of_network(self, trial_id: int) -> "pd.DataFrame":
         """Return the last scores of the network of all rows of a trial, and of its folds."""
-        parts = [self.evidence[self.evidence["trial_id"] == trial_id]]
+        found = self.evidence[self.evidence["trial_id"] == trial_id]
         if not self.spec.trains_whole:
             import pandas as pd
 
             folds = [name for name, score in SCORES.items() if score.division]
-            parts[0] = parts[0][parts[0]["estimator"].isin(folds)]
-            if self.whole:
-                own = self.whole["evidence"]
-                parts.append(own[own["trial_id"] == self.network_of(trial_id)])
-            parts = [pd.concat(parts)]
-        return parts[0][parts[0]["epoch"] == self.row(trial_id)["epochs"]]
+            of_folds = found[found["estimator"].isin(folds)]
+            found = pd.concat([of_folds, self._of_network(trial_id, "evidence")])
+        return found[found["epoch"] == self.row(trial_id)["epochs"]]
+
+    def _of_network(self, trial_id: int, table: TableName) -> "pd.DataFrame":
+        return self.whole[table][self.whole[table]["trial_id"] == self.network_of(trial_id)]
 
     def conditions(self, trial_id: int) -> str:
         """Return the hash of the conditions under which a finished trial ran, "" if not known."""
@@ -625,23 +595,15 @@ def read_study_tables(
     wrong = wrong_files(folder, state)
     tables, unreadable = read_tables(folder, wrong=wrong)
     unreadable += tuple(UnreadableFile(path, reason) for path, reason in wrong.items())
-    whole = {}
-    if (tables["trials"]["trial_id"] >= WHOLE_IDS).any():
-        for table, frame in tables.items():
-            of_whole = frame["trial_id"] >= WHOLE_IDS
-            whole[table] = frame[of_whole].reset_index(drop=True)
-            tables[table] = frame[~of_whole].reset_index(drop=True)
-    return StudyTables(
-        folder,
-        spec,
-        tables["trials"],
-        tables["evidence"],
-        tables["terms"],
-        tables["curves"],
-        unreadable,
-        tuple(i for i in state.rows if ranks(i)),
-        whole,
+    ranked, whole = (
+        {
+            table: frame[(frame["trial_id"] >= WHOLE_IDS) == of_whole].reset_index(drop=True)
+            for table, frame in tables.items()
+        }
+        for of_whole in (False, True)
     )
+    ended = tuple(filter(ranks, state.rows))
+    return StudyTables(folder, spec, **ranked, unreadable=unreadable, ended=ended, whole=whole)
 
 
 def wrong_files(folder: Path, state: State) -> dict[Path, str]:

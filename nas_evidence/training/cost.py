@@ -43,8 +43,7 @@ from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.models import skeleton
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec import divisions
-from nas_evidence.spec.divisions import may_train_apart, predicted_folds
+from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.likelihoods import declared, imported
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
@@ -130,35 +129,6 @@ def cost_of(
         + sum(b.nbytes for b in model.buffers()) * n_trained
         + max(at_once * plan.batch_size * per_example, rows * per_example + kept + work),
     )
-
-
-def trains_apart(
-    architecture: ArchitectureSpec,
-    input_shape: tuple[int, ...],
-    n_outputs: int,
-    plan: TrainingPlan,
-    n_data: int,
-) -> bool:
-    """Return whether each training without a fold is a group of its own: decision 33.
-
-    So it is if the main training takes `divisions.APART_FLOPS`: 3 for each flop of a forward pass,
-    datum and epoch. This follows from the assignment and the data alone, and so do the bits.
-
-    Args:
-        architecture: what to build.
-        input_shape: of one example.
-        n_outputs: width of the head.
-        plan: the epochs are read.
-        n_data: training examples.
-
-    Raises:
-        ValueError: if the architecture cannot be built on such inputs.
-    """
-    if not may_train_apart(plan, n_data):
-        return False
-    model = _to_be_passed(architecture, input_shape, n_outputs)
-    flops = 3 * forward_pass(model, input_shape).flops * n_data * plan.epochs
-    return flops >= divisions.APART_FLOPS
 
 
 def _to_be_passed(

@@ -26,16 +26,12 @@ class Launch:
     """A trial to start: what to run, where to write, and what to continue from.
 
     min_share   smallest share of one GPU, after the trial ran out of memory with less
-    part        the fold of a trial, by place in order from 1, as a task of its own; 0: the trial
-    divides     whether the folds of the trial, if its network is large, are such tasks
     """
 
     assignment: Assignment
     folder: Path
     resume_from: Path | None
     min_share: float = 0.0
-    part: int = 0
-    divides: bool = False
 
 
 @dataclass(frozen=True)

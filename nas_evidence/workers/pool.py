@@ -163,11 +163,6 @@ class Pool(ABC):
     # --- what the driver calls
 
     @property
-    def runs_parts(self) -> bool:
-        """Return whether a trial's folds may be tasks of their own, see `Launch.part`."""
-        return self.most > 1
-
-    @property
     def free(self) -> int:
         """Return how many trials can start: workers without one, and those that were released.
 

@@ -13,11 +13,10 @@ import logging
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,11 +30,10 @@ from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
-from nas_evidence.scores.folds import Folds, mean_curve
+from nas_evidence.scores.folds import Fold, Folds
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
-    PART_IDS,
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
@@ -102,7 +100,6 @@ class Trial:
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
-        self.part, self.divides = 0, False
         self.trains = assignment.plan.whole is not False  # a network of all rows, too
 
     @property
@@ -120,8 +117,6 @@ class Trial:
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
-        part: int = 0,
-        divides: bool = False,
     ) -> "Trial":
         """Build the model, or restore it from an earlier attempt; failures become the status.
 
@@ -132,12 +127,8 @@ class Trial:
             resume_from: the folder of an earlier attempt.
             gpu_share: share of one GPU that this trial has; recorded.
             clock: returns seconds.
-            part: the only fold to predict, by place in order from 1; 0 for a whole trial.
-            divides: the folds of a large network are tasks of their own: the trial waits for them,
-                and takes over what they have predicted.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
-        trial.part, trial.divides = part, divides
         with _Failures(trial):
             trial._start(resume_from)
         return trial
@@ -159,20 +150,9 @@ class Trial:
             return
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
-        folds = self._folds
         if not self.trains:
-            assert folds is not None
-            self.scorers = {_FOLDS: folds}  # which score their networks
-        self.divides &= folds is not None and folds.apart
-        if self.part:
-            assert folds is not None
-            assert folds.apart
-            self.trains = False
-            folds.only = self.part
-            self.scorers = {_FOLDS: folds}
-        found = resume_from is not None and self._restore(resume_from)
-        self._take()
-        if found or self.part:
+            self.scorers = {_FOLDS: self.scorers[_FOLDS]}  # which score their networks
+        if resume_from is not None and self._restore(resume_from):
             return  # the first attempt already measured the latency
         self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
 
@@ -194,8 +174,7 @@ class Trial:
 
         It is due after two seconds of work since the last one, of any number of slices. Scores
         taken before training run their slices first, one per call, and the report says epoch 0.
-        After the last epoch the network settles, one round per call. Folds that no task of
-        their own has predicted run here.
+        After the last epoch the network settles, one round per call.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -207,7 +186,6 @@ class Trial:
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                self._take()
                 due = [scorer for scorer in self.scorers.values() if scorer.due()]
                 if due:
                     self._advance_first(due[0])
@@ -267,17 +245,6 @@ class Trial:
             for one in _at_start(scorer.evaluate(last=False), scorer)
         ]
 
-    def _take(self) -> None:
-        """Take over the folds that tasks of their own have predicted, if there are any."""
-        folds = self._folds if self.divides else None
-        for number in () if folds is None else folds.places_left():
-            of_part = PART_IDS * number + self.assignment.trial_id
-            its = self.assignment.model_copy(update={"trial_id": of_part})
-            home = self.folder.parents[1] / f"{of_part:06d}"
-            state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
-            if folds is not None and state is not None and _is_of(state, its):
-                folds.take(state["scores"][_FOLDS])
-
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
         """Return the current state of the trial.
 
@@ -308,8 +275,6 @@ class Trial:
             saved=self._unsaved is None,
             curve=tuple(curve[n_points:]),
             evaluations=tuple(self.evaluations[n_evaluations:]),
-            parts=self._folds.shares() if self.divides and self._folds else (),
-            waits=self.divides and bool(self._folds and self._folds.due()),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
@@ -327,9 +292,7 @@ class Trial:
         figures: dict[str, float] = {}
         network, given = self.network, self.assignment
         with _Failures(self):
-            if self.part and self.status is TrialStatus.COMPLETE and network is not None:
-                self._checkpoint(network)  # which is its result
-            elif self.status is TrialStatus.COMPLETE and network is not None:
+            if self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
                 factor = next(
                     (one for one in factors if one is not None), given.spread_factor or 1.0
@@ -397,7 +360,7 @@ class Trial:
             "n_data": n_data,
             "epochs": self._epochs_done(),
             "evaluations": tuple(self._known()),
-            "curve": with_sums(mean_curve(own), n_data),
+            "curve": with_sums(_mean_curve(own), n_data),
             "train_seconds": network.train_seconds,
             "evidence_seconds": network.evidence_seconds,
             **(
@@ -417,10 +380,10 @@ class Trial:
         if self.network is None or self.trains:
             return [] if self.network is None else self.network.curve
         over = self._folds is not None and self.status is TrialStatus.COMPLETE
-        return mean_curve(self._folds.of_trial) if over and self._folds else []
+        return _mean_curve(self._folds.of_trial) if over and self._folds else []
 
     def _epochs_done(self) -> int:
-        if self.trains or self.part or self._folds is None:
+        if self.trains or self._folds is None:
             return 0 if self.network is None else self.network.epoch
         return self._folds.epochs
 
@@ -429,7 +392,7 @@ class Trial:
             return
         if any(scorer.due() for scorer in self.scorers.values()):
             return
-        folds = None if self.trains or self.part else self._folds
+        folds = None if self.trains else self._folds
         if folds is not None:
             epochs, found = self.assignment.plan.epochs, folds.evaluate(last=True)
             self.evaluations = [Evaluation(epoch=epochs, estimate=e, of="folds") for e in found]
@@ -468,7 +431,8 @@ class Trial:
         scores = state["scores"]
         # Written before scores were taken once: this network is no longer the initial one.
         late = any(isinstance(s, Before) and not scores.get(n) for n, s in self.scorers.items())
-        if late or not _is_of(state, self.assignment):
+        is_current = state["version"] == CHECKPOINT_VERSION
+        if late or not is_current or state["same_trial"] != _identity(self.assignment):
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
         restore(network, state["network"])
@@ -538,10 +502,19 @@ class _Failures:
         return True
 
 
-def _is_of(state: Mapping[str, Any], assignment: Assignment) -> bool:
-    """Return whether a checkpoint is of this version and of a trial that is asked the same."""
-    is_current = state["version"] == CHECKPOINT_VERSION
-    return is_current and bool(state["same_trial"] == _identity(assignment))
+def _mean_curve(folds: Sequence[Fold]) -> tuple[CurvePoint, ...]:
+    """Return the means over fold networks of their losses; of noises the geometric ones."""
+    found = []
+    for points in zip(*(fold.curve for fold in folds if fold.curve), strict=False):
+        update: dict[str, float] = {
+            "train_nll_per_datum": fmean(one.train_nll_per_datum for one in points),
+            "seconds": sum(one.seconds for one in points),
+        }
+        for key in ("noise_std", "temperature"):
+            if (known := [getattr(one, key) for one in points]) and None not in known:
+                update[key] = geometric_mean(known)
+        found.append(points[0].model_copy(update=update))
+    return tuple(found)
 
 
 def _at_start(estimates: Iterable[EvidenceEstimate], of: Scorer) -> list[Evaluation]:

@@ -54,8 +54,6 @@ class Worker:
             launch.folder,
             resume_from=launch.resume_from,
             gpu_share=self._gpu_share,
-            part=launch.part,
-            divides=launch.divides,
         )
         return self._trial.report()
 

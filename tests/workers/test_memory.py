@@ -122,10 +122,10 @@ def test_the_rows_that_a_group_of_folds_holds_are_in_the_estimate(
     given, data = mlp_assignment(*scores, epochs=1), to_tensors(arrays, "cpu")
     whole = new_network(*part_of(None, data, given, "whole"))
     folds = Folds(scores, Context(whole, given))
-    held = [len(folds._new_run(task).data.x_train) for task in folds._left()]
+    held = [len(folds._new_run(task).data.x_train) for task in folds._left().values()]
     sizes = [200 * part for part in parts_trained_on(given.plan, scores, 200)]
     assert sorted(held, reverse=True) == pytest.approx(sizes)
-    predicted = max(len(task.predicted) for task in folds._left())
+    predicted = max(len(task.predicted) for task in folds._left().values())
     rows = 200 + 50 + sum(sorted(held)[-8:]) + predicted
     assert of_data(given, arrays) / (4 * 64) == pytest.approx(rows, abs=1 + 0.2 * predicted)
 
