@@ -313,6 +313,22 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     assert alone.seeds == 1
 
 
+@pytest.mark.slow
+def test_all_seeds_of_the_winner_count_where_trials_train_their_folds_alone(
+    tmp_path: Path,
+) -> None:
+    from nas_evidence.api.studies import search
+
+    x = np.random.default_rng(0).normal(size=(61, 4)).astype(np.float32)
+    quick = {"plan.epochs": 2, "replicates": 2, "finalists": 0, "plan.whole": False}
+    study = search(
+        x, (x[:, 0] > 0).astype(np.int64), n_trials=2, settings=quick, families="linear",
+        task="classification", out=tmp_path / "study", progress=False,
+    )  # fmt: skip
+    found = judged_anew(study.folder)
+    assert (found.seeds, found.corrected, len(found.baselines)) == (2, True, 3)
+
+
 def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
     """By torch alone, from outputs and spread as they are kept."""
     table, n = table.double(), arrays.n_outputs
