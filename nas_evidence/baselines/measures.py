@@ -16,7 +16,7 @@ from nas_evidence.baselines.comparison import (
     Comparison,
     OneTarget,
 )
-from nas_evidence.exporting.predicted import Prediction, mean_metrics
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.metrics import (
@@ -66,36 +66,34 @@ def standard_errors(predicted: Prediction, y: NDArray[Any]) -> dict[str, float]:
 def beside(
     predicted: Sequence[Prediction],
     name: str,
-    others: Sequence[Prediction],
+    other: Prediction,
     y: NDArray[Any],
     code: str = "",
 ) -> Baseline:
-    """Return a simple model beside the network, in means over seeds.
+    """Return a simple model beside the network, in means over its seeds.
 
     Args:
         predicted: by the network, one for each seed.
         name: of the simple model.
-        others: predicted by it, one for each seed.
+        other: predicted by it.
         y: labels [n], or real targets [n, D].
         code: that fits it.
     """
-    by_seed = list(zip(predicted, others, strict=True))
-    gaps = [other.losses(y) - own.losses(y) for own, other in by_seed]
+    gaps = other.losses(y) - np.mean([own.losses(y) for own in predicted], axis=0)
     expected = [
         0.0
         if own.probabilities is None or other.probabilities is None
         else expected_variance_of_classes(own.probabilities, other.probabilities, y)
-        for own, other in by_seed
+        for own in predicted
     ]
-    variance = float(np.mean(expected))
-    found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance)
+    found = paired_interval(gaps, expected_variance=float(np.mean(expected)))
     return Baseline(
         name=name,
-        metrics=mean_metrics(others, y),
-        errors=standard_errors(others[0], y),
+        metrics=named(other.metrics(y)),
+        errors=standard_errors(other, y),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
-        by_target=tuple(named(one) for one in others[0].metrics_of_each(y)),
+        by_target=tuple(named(one) for one in other.metrics_of_each(y)),
         code=code,
     )
 

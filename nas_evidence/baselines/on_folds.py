@@ -1,13 +1,15 @@
 """The winner beside simple models without a test split: on the folds of the study.
 
-    b = 1/S sum_s mean_i (l_si - m_si)     how far the simple model is behind
+    b = mean_i (1/S sum_s l_si - m_i)     how far the simple model is behind
 
-    l_si  log density of datum i as the network with seed s predicts it, nats; m_si of the model
+    l_si  log density of datum i as the network with seed s predicts it, nats
+    m_i   the same of the simple model, fitted once for each fold of the latest seed
 
 The folds are those of `conditional_evidence`, in a study without it of `two_fold`; each is
 predicted by what was fitted on the others. The densities are those of the predictions as they are,
 as on test rows; cross-validation itself marginalises their scale, which hides overconfidence.
-Several seeds count, the latest first, because the first was chosen by its score.
+Several seeds count, the latest first, because the first was chosen by its score. Each divides the
+rows anew; simple models have the division of one, which makes the interval an eighth wider.
 
 The rows chose the architecture, and more seeds do not undo that: the luck is of the rows. So b,
 its interval and the metrics are those of bias-corrected cross-validation
@@ -24,11 +26,12 @@ of all data, not of a part, are used afterwards.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.baselines.measures import (
@@ -45,15 +48,20 @@ from nas_evidence.baselines.models import (
     rows_in_folds,
 )
 from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.candidates import Candidates, factor_of, n_seeds
+from nas_evidence.exporting.device import CPU
 from nas_evidence.exporting.predicted import Prediction, mean_metrics
-from nas_evidence.exporting.winner import Winner
+from nas_evidence.exporting.winner import held_out_of
 from nas_evidence.maths.bias_corrected import chosen, interval_of
 from nas_evidence.maths.metrics import Floats, named
 from nas_evidence.maths.paired import Paired
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
+
+#: Of a trial: what it kept beside its weights, by name, and what trained it.
+KeptOf = Callable[[int], tuple[Mapping[str, Tensor], Assignment] | None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def judged_on_folds(
     arrays: ArrayData,
     trials: pd.DataFrame,
     evidence: pd.DataFrame,
-    stored: Callable[[int], Winner | None],
+    kept_of: KeptOf,
     *,
     chosen_among: int = 1,
     candidates: Candidates | None = None,
@@ -89,14 +97,13 @@ def judged_on_folds(
         arrays: the data of the study.
         trials: the table of trials.
         evidence: the table of evidence.
-        stored: returns a trial whose weights were kept, else None.
+        kept_of: returns what a trial kept beside its weights, and what trained it; None without.
         chosen_among: architectures that rank.
         candidates: these, the winner first, if all their predictions are kept.
     """
-    seeds = list(_seeds(trial_id, arrays, trials, evidence, stored))
+    seeds = list(_seeds(trial_id, arrays, trials, evidence, kept_of))
     if not seeds:
         return
-    by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
     y = arrays.y_train[rows]
     found = [seed.predicted for seed in seeds if seed.predicted is not None]
@@ -133,11 +140,11 @@ def judged_on_folds(
     densities: list[Floats] = []
 
     def rivals() -> Iterator[Baseline]:
-        for one in zip(*by_seed, strict=True):
+        for one in predict_folds(arrays, seeds[0].assignment):
             rival = _compared(seeds, one, arrays)
             if candidates is not None:
                 beside_winner.append(rival)
-                densities.append(-np.mean([own.predicted.losses(y) for own in one], axis=0))
+                densities.append(-one.predicted.losses(y))
                 rival = _free_of_choice([rival], densities[-1:], candidates)
             elif rival.interval is not None:
                 ends = (rival.behind + factor * (end - rival.behind) for end in rival.interval)
@@ -183,48 +190,47 @@ def _seeds(
     arrays: ArrayData,
     trials: pd.DataFrame,
     evidence: pd.DataFrame,
-    stored: Callable[[int], Winner | None],
+    kept_of: KeptOf,
 ) -> Iterator[_Seed]:
-    """Yield the seeds that count; the winner alone where simple models take long."""
+    """Yield the seeds that count; of large data the winner alone."""
     complete = trials[trials["status"] == TrialStatus.COMPLETE.value].set_index("trial_id")
     alike = complete["architecture_key"] == complete.loc[trial_id, "architecture_key"]
     ids = sorted(complete.index[alike], reverse=True)
     if n_seeds(arrays) == 1:
         ids = [trial_id]
-    winner = stored(trial_id)
-    if winner is None:
+    if (winner := kept_of(trial_id)) is None:
         return
-    given = winner.assignment
+    given = winner[1]
     division = kept_division(given.plan, given.estimators, arrays.n_train)
     values = evidence[evidence["estimator"] == division].groupby("trial_id")["per_datum"].last()
     right = evidence[evidence["estimator"] == f"{division}_accuracy"]
     hits = right.groupby("trial_id")["value"].last()
     left, n = n_seeds(arrays), int(rows_in_folds(arrays, given).sum())
+    data = to_tensors(arrays, CPU)
     for one in ids:
         value = values.get(one)
-        if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
+        if left and value is not None and not pd.isna(value) and (seed := kept_of(int(one))):
             left -= 1
-            predicted, rows = seed.held_out or (None, ())
+            predicted, rows = held_out_of(*seed, arrays, data) or (None, ())
             yield _Seed(
-                assignment=seed.assignment,
+                assignment=seed[1],
                 value=float(value),
                 accuracy=float(hits.get(one, float("nan"))),
                 predicted=predicted if len(rows) == n else None,
             )
 
 
-def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
+def _compared(seeds: Sequence[_Seed], found: OnFolds, arrays: ArrayData) -> Baseline:
     networks = [seed.predicted for seed in seeds if seed.predicted is not None]
-    name, lines = found[0].name, code(found[0].name, arrays, found[0].predicted)
+    lines = code(found.name, arrays, found.predicted)
     if len(networks) == len(seeds):
         y = arrays.y_train[rows_in_folds(arrays, seeds[0].assignment)]
-        return beside(networks, name, [own.predicted for own in found], y, lines)
-    by_seed = zip(seeds, found, strict=True)
+        return beside(networks, found.name, found.predicted, y, lines)
     return Baseline(
-        name=name,
+        name=found.name,
         code=lines,
-        metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found], arrays),
-        behind=float(np.mean([seed.value - own.log_predictive for seed, own in by_seed])),
+        metrics=_mean_values([(found.log_predictive, found.accuracy)], arrays),
+        behind=float(np.mean([seed.value for seed in seeds])) - found.log_predictive,
     )
 
 

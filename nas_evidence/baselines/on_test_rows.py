@@ -6,6 +6,7 @@ test split see `on_folds`.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -18,10 +19,10 @@ from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
-from nas_evidence.exporting.candidates import candidates_of
+from nas_evidence.exporting.candidates import candidates_of, kept_of
 from nas_evidence.exporting.folder import predictor_of
 from nas_evidence.exporting.predicted import Prediction
-from nas_evidence.exporting.winner import Winner, load_winner
+from nas_evidence.exporting.winner import load_winner
 from nas_evidence.maths.metrics import named
 from nas_evidence.storage.tables import StudyTables
 
@@ -38,10 +39,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
     torch.set_num_threads(tables.spec.resources.cpus)
     chosen = best.trial_id
 
-    def stored_trial(trial_id: int) -> Winner | None:
-        kept = tables.has_network(trial_id) or trial_id == chosen
-        return load_winner(tables, arrays, trial_id) if kept else None
-
     tested = len(arrays.x_test) > 0
     of = tables.spec.plan.declared
     uncertain = tested and of.averaged
@@ -53,7 +50,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         steps = _on_test(chosen, replace(predicted, threshold=None), arrays)
     else:
         steps = judged_on_folds(
-            chosen, arrays, tables.trials, tables.evidence, stored_trial,
+            chosen, arrays, tables.trials, tables.evidence, partial(kept_of, tables, arrays),
             chosen_among=len(tables.standings.first()), candidates=candidates_of(tables, arrays),
         )  # fmt: skip
     more = {
@@ -84,7 +81,7 @@ def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterato
         **drawn(predicted, y),
     )
     rivals = (
-        beside([predicted], name, [other], y, code(name, arrays, other))
+        beside([predicted], name, other, y, code(name, arrays, other))
         for name, other in predict_test(arrays)
     )
     return growing(alone, rivals, list(baseline_models(arrays)))

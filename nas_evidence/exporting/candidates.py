@@ -59,7 +59,7 @@ from nas_evidence.storage.told_order import best_trial
 from nas_evidence.training.parts import order_of_data
 
 #: Maximum number of seeds of an architecture that count. More than one counts up to a number of
-#: values (inputs times outputs of all data): all simple models are fitted twice for each.
+#: values (inputs times outputs of all data).
 MOST_SEEDS, MOST_VALUES = 3, 300_000
 #: Maximum number of values read, over all architectures.
 MOST_READ = 5_000_000
@@ -249,7 +249,7 @@ def _read(tables: StudyTables, arrays: ArrayData, *, together: int) -> Candidate
             ids = [standing.trial_id]
         own: list[Prediction] = []
         for trial_id in ids:
-            if (read := _kept_of(tables, arrays, trial_id)) is None:
+            if (read := kept_of(tables, arrays, trial_id)) is None:
                 continue
             kept, assignment = read
             left -= kept[OUTPUTS].numel() if OUTPUTS in kept else 0
@@ -273,7 +273,7 @@ def _read(tables: StudyTables, arrays: ArrayData, *, together: int) -> Candidate
     return made if len(made.draws) else None
 
 
-def _kept_of(
+def kept_of(
     tables: StudyTables, arrays: ArrayData, trial_id: int
 ) -> tuple[Mapping[str, Tensor], Assignment] | None:
     """Return what a trial kept beside its weights, and what trained it; None without its file.

@@ -3,10 +3,9 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ from nas_evidence.baselines.on_folds import _seeds, judged_on_folds
 from nas_evidence.baselines.stored_comparison import is_compared, kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
-from nas_evidence.exporting.candidates import candidates_of
+from nas_evidence.exporting.candidates import candidates_of, kept_of
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predicted import Prediction, mean_metrics
 from nas_evidence.exporting.winner import Winner, load_winner, stored_unseen
@@ -202,6 +201,11 @@ def trial_of(place: tuple[Path, ArrayData], trial_id: int) -> Winner:
     return load_winner(read_study_tables(folder), arrays, trial_id)
 
 
+def kept_in(place: tuple[Path, ArrayData]) -> on_folds.KeptOf:
+    folder, arrays = place
+    return partial(kept_of, read_study_tables(folder), arrays)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_fold(
@@ -247,7 +251,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
     folder, arrays = without_test
     stored = read_study_tables(folder)
     trials, evidence = stored.trials, stored.evidence
-    *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    *_, found = judged_on_folds(0, arrays, trials, evidence, kept_in(without_test))
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     tables = [
         delivered_unseen(trial_of(without_test, i))
@@ -289,7 +293,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     ids = next(own for own in by_key if 0 in own)
     assert len(ids) == 2
-    *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
+    *_, found = judged_on_folds(0, arrays, trials, evidence, kept_in(without_test))
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
     tables = {i: delivered_unseen(trial_of(without_test, i)) for i in ids}
     own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
@@ -298,18 +302,33 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         right = evidence[evidence["estimator"] == "five_fold_accuracy"]
         hits = right.groupby("trial_id")["value"].last()
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
-    rows = {i: list(predict_folds(arrays, trial_of(without_test, i).assignment)) for i in ids}
-    for k, one in enumerate(found.baselines):
-        gaps = [rows[i][k].predicted.losses(arrays.y_train) - own[i] for i in ids]
+    latest = predict_folds(arrays, trial_of(without_test, max(ids)).assignment)
+    for one, rival in zip(found.baselines, latest, strict=True):
+        gaps = [rival.predicted.losses(arrays.y_train) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
         assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
         low, high = paired_interval(np.mean(gaps, axis=0))[1:]
         low, high = low + 1e-12, high - 1e-12  # rounding
         assert one.interval[0] <= low < high <= one.interval[1]
-    *_, alone = judged_on_folds(
-        0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
-    )
+    kept = kept_in(without_test)
+    *_, alone = judged_on_folds(0, arrays, trials, evidence, lambda i: kept(i) if i == 0 else None)
     assert alone.seeds == 1
+
+
+@pytest.mark.slow
+def test_all_seeds_of_the_winner_count_where_trials_train_their_folds_alone(
+    tmp_path: Path,
+) -> None:
+    from nas_evidence.api.studies import search
+
+    x = np.random.default_rng(0).normal(size=(61, 4)).astype(np.float32)
+    quick = {"plan.epochs": 2, "replicates": 2, "finalists": 0, "plan.whole": False}
+    study = search(
+        x, (x[:, 0] > 0).astype(np.int64), n_trials=2, settings=quick, families="linear",
+        task="classification", out=tmp_path / "study", progress=False,
+    )  # fmt: skip
+    found = judged_anew(study.folder)
+    assert (found.seeds, found.corrected, len(found.baselines)) == (2, True, 3)
 
 
 def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
@@ -329,7 +348,7 @@ def seed_of(own: OnFolds) -> on_folds._Seed:
 def test_a_model_is_not_behind_itself() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     own = next(iter(predict_folds(arrays, linear_assignment())))
-    found = on_folds._compared([seed_of(own)] * 2, [own, own], arrays)
+    found = on_folds._compared([seed_of(own)] * 2, own, arrays)
     assert found.behind == pytest.approx(0.0)
     assert found.interval == pytest.approx((0.0, 0.0))
 
@@ -338,7 +357,7 @@ def test_a_model_is_not_behind_itself() -> None:
 def test_on_folds_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     _, ridge, boosted = predict_folds(arrays, linear_assignment())
-    found = on_folds._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    found = on_folds._compared([seed_of(boosted), seed_of(ridge)], ridge, arrays)
     y = arrays.y_train
     gaps = (ridge.predicted.losses(y) - boosted.predicted.losses(y)) / 2
     assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
@@ -350,7 +369,7 @@ def test_for_labels_the_interval_holds_losses_too_rare_to_be_seen() -> None:
     both = [np.stack([x, 1 - x], 1) for x in (p, q)]
     one, other = (Prediction((0, 1), probabilities=each) for each in both)
     y = np.zeros(30, np.int64)
-    found = beside([one], "simple", [other], y)
+    found = beside([one], "simple", other, y)
     expected = expected_variance_of_classes(*both, y)
     gaps = np.log(p) - np.log(q)
     held = paired_interval(gaps, expected_variance=expected)
@@ -362,7 +381,7 @@ def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_int
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     own = next(iter(predict_folds(arrays, linear_assignment())))
     seed = on_folds._Seed(linear_assignment(), own.log_predictive + 0.25, float("nan"), None)
-    found = on_folds._compared([seed], [own], arrays)
+    found = on_folds._compared([seed], own, arrays)
     assert (found.behind, found.interval) == (pytest.approx(0.25), None)
     assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)
 
@@ -505,19 +524,13 @@ def test_the_model_card_is_free_of_the_choice_too(chosen_on_folds: Path, tmp_pat
 # --- the seeds of the winner that are compared on folds
 
 
-@dataclass(frozen=True)
-class _Stored:
-    assignment: Assignment
-    held_out: None = None
-
-
-def stored(trial_id: int) -> Winner:
+def stored(trial_id: int) -> tuple[dict[str, torch.Tensor], Assignment]:
     given = Assignment(
         trial_id=trial_id, attempt=1, replicate=0, seed=trial_id, estimators=("two_fold",),
         architecture=ArchitectureSpec(family="linear", values={}),
         dataset=DatasetSpec(name="diabetes"), plan={"likelihood": "gaussian", "epochs": 2},
     )  # fmt: skip
-    return cast(Winner, _Stored(given))
+    return {}, given
 
 
 def test_the_latest_seeds_of_the_winner_count_and_not_those_that_chose_it() -> None:
