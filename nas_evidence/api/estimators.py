@@ -218,22 +218,13 @@ class EvidenceEstimator(_Estimator):
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""
         from sklearn.utils.multiclass import check_classification_targets
-        from sklearn.utils.validation import check_array, column_or_1d, validate_data
+        from sklearn.utils.validation import check_array, column_or_1d
 
         if y is None:
             raise UserError(
                 "fit-without-y", "fit requires y to be passed, but the target y is None"
             )
-        X = _as_frame(X)
-        if isinstance(X, pd.DataFrame):
-            validate_data(self, X, skip_check_array=True)
-        elif _is_text(X):
-            X = np.asarray(X)
-            self.n_features_in_ = X.shape[1]
-        else:
-            X = validate_data(
-                self, X, allow_nd=True, ensure_min_samples=2, ensure_all_finite="allow-nan"
-            )
+        X = self._checked(X, reset=True)
         if self._kind.classes and _are_of_python(y):
             found = y if isinstance(y, pd.Series) else np.asarray(y)
             # scikit-learn cannot sort them, or knows no such type
@@ -248,17 +239,28 @@ class EvidenceEstimator(_Estimator):
 
     def _predicted(self, X: Any) -> "Prediction":
         """Return predictions of new data, which keep the same rules."""
-        from sklearn.utils.validation import check_is_fitted, validate_data
+        from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "predictor_")
+        return self.predictor_.predict(self._checked(X, reset=False), method=self.method)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """Return data by the rules of scikit-learn; with `reset` the columns are noted."""
+        from sklearn.utils.validation import validate_data
+
         X = _as_frame(X)
         if isinstance(X, pd.DataFrame):
-            validate_data(self, X, skip_check_array=True, reset=False)
+            validate_data(self, X, skip_check_array=True, reset=reset)
         elif _is_text(X):
             X = np.asarray(X)
+            if reset:
+                self.n_features_in_ = X.shape[1]
         else:
-            X = validate_data(self, X, allow_nd=True, reset=False, ensure_all_finite="allow-nan")
-        return self.predictor_.predict(X, method=self.method)
+            X = validate_data(
+                self, X, allow_nd=True, reset=reset, ensure_min_samples=2 if reset else 1,
+                ensure_all_finite="allow-nan",
+            )  # fmt: skip
+        return X
 
 
 class _Scored:

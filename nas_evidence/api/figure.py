@@ -1,7 +1,6 @@
 """Figures of the report as objects: shown by a notebook, with their values, and saved."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 
 #: Figures by their names on the page, where `Study.plot` has another.
 _NAMES = {
@@ -68,9 +66,8 @@ class Figure:
     drawn: Drawing
 
     def __repr__(self) -> str:
-        return (
-            f"Figure({self.name!r}: {self.caption})" if self.caption else f"Figure({self.name!r})"
-        )
+        caption = f": {self.caption}" if self.caption else ""
+        return f"Figure({self.name!r}{caption})"
 
     @property
     def data(self) -> pd.DataFrame:
@@ -179,33 +176,30 @@ def figures_of_report(report: "Report") -> dict[str, Figure]:
 def _ranking(report: "Report") -> Figure | None:
     """Return what ranks by number of parameters, which needs no test rows."""
     study = report.study
-    ranked = [one for one in study.ranking if study.value(one) is not None and one.n_parameters]
+    ranked = [
+        (one, float(one.n_parameters), value)
+        for one in study.ranking
+        if (value := study.value(one)) is not None and one.n_parameters
+    ]
     if not ranked:
         return None
     families = study.families
     panel = Panel(
-        axis_of("parameters", [float(one.n_parameters or 0) for one in ranked], log=True),
-        axis_of(f"{study.ranks_by} ({study.objective_unit})", _values(study, ranked)),
+        axis_of("parameters", [n for _, n, _ in ranked], log=True),
+        axis_of(f"{study.ranks_by} ({study.objective_unit})", [value for *_, value in ranked]),
     )
-    for one, value in zip(ranked, _values(study, ranked), strict=True):
+    for one, n, value in ranked:
         at = families.index(one.family)
         panel.dot(
-            float(one.n_parameters or 0), value, colour=colour(at), symbol=at, family=one.family,
+            n, value, colour=colour(at), symbol=at, family=one.family,
             title=f"rank {one.rank}, trial {one.trial_id}\n{one.architecture}\n{value:.4f}",
         )  # fmt: skip
     keys = [Key(family, colour(i), i) for i, family in enumerate(families)]
     caption = "The score that ranks, by the number of parameters: one marker per architecture."
-    rows = [
-        draw.architecture_cells(one) | {"score": value}
-        for one, value in zip(ranked, _values(study, ranked), strict=True)
-    ]
+    rows = [draw.architecture_cells(one) | {"score": value} for one, _, value in ranked]
     name = f"{study.ranks_by} by parameters"
     drawn = plot([panel], name=name, rows=rows, legend=keys)
     return Figure("ranking", caption, drawn)
-
-
-def _values(study: "RankedStudy", ranked: "Sequence[RankedArchitecture]") -> list[float]:
-    return [value for one in ranked if (value := study.value(one)) is not None]
 
 
 def importance_of(found: Importance, kind: TargetKind) -> Figure:

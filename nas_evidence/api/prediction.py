@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from nas_evidence.api.control import warn_user
 from nas_evidence.api.request import check_one
 from nas_evidence.api.results import Study, seen_in_training
+from nas_evidence.api.runs import NEEDS_ALLOW_CODE
 from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -127,8 +128,7 @@ def predict(
                 raise
             raise UserError(
                 "predict-needs-allow-code",
-                f"{place} has a family of your own: code from outside nas-evidence, which runs "
-                "only with allow_code (--allow-code).",
+                f"{place} has a family of your own: {NEEDS_ALLOW_CODE}",
             ) from None
     given = predictor.given(data)
     rows = predictor.predict(given, **options)

@@ -244,8 +244,8 @@ class Progress(Watcher):
         raced = sum(is_race(row.trial_id) for row in self.finished)
         race = f" and {raced} in the race" if raced else ""
         parts = [f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials{race}"]
-        if self.expected_seconds() and self.n_done < self.study.n_trials:
-            parts.append(f"{rough_duration(self.expected_seconds() or 0)} left")
+        if (seconds := self.expected_seconds()) and self.n_done < self.study.n_trials:
+            parts.append(f"{rough_duration(seconds)} left")
         ranked = [
             r for r in self.finished if r.outcome == TrialStatus.COMPLETE and r.score is not None
         ]

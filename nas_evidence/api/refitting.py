@@ -82,9 +82,12 @@ def refitted(
             raise UserError("refit-number", f"--{name} must be at least 1, but got {number}")
     if y is not None and data is None:
         raise UserError("refit-y-alone", "y holds the targets of data; give these too")
+    # Only now, since it imports torch, which takes seconds.
+    from nas_evidence.exporting.winner import assignment_of_row
+
     tables = study._tables()
     trials = _trials(study, tables, trial_id, top)
-    chosen = [_architecture(tables, one) for one in trials]
+    chosen = [assignment_of_row(tables, one).architecture for one in trials]
     spec = _spec(study.spec, chosen, seeds, seed)
     if outside_names(spec) and not (study._code.files or study._code.local):
         admitted(spec, [Path.cwd()], allowed=run.allow_code)  # says what it needs
@@ -135,13 +138,6 @@ def _trials(
         return [trial_to_export(tables, trial_id)]
     best = study.best.trial_id  # refuses a study without one
     return [best] if top is None else best_trials(tables, top)
-
-
-def _architecture(tables: "StudyTables", trial_id: int) -> ArchitectureSpec:
-    from nas_evidence.storage.tables import architecture_values
-
-    row = tables.row(trial_id)
-    return ArchitectureSpec(family=str(row["family"]), values=architecture_values(row))
 
 
 def _spec(

@@ -269,8 +269,11 @@ def asked_for(
     """
     options = options or {}
     if is_data(study):
-        path = Path(study).expanduser()
-        return of_data_file(path, overrides, options, allow_code=allow_code, given=given)
+        from nas_evidence.data.source import source_of
+
+        source = source_of(dataset_of(Path(study).expanduser(), options))
+        assert source is not None
+        return of_source(source, overrides, allow_code=allow_code, given=given)
     path = find_study(study)
     base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
@@ -298,7 +301,12 @@ def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: 
         return Request(spec)
     if name not in OWN_DATA:
         return Request(spec)
-    return _with_source(spec, base=base, data_root=data_root)
+    from nas_evidence.data.source import source_of
+
+    source = source_of(spec.dataset, base=base, data_root=data_root)
+    assert source is not None
+    spec = spec.model_copy(update={"dataset": source.spec})
+    return Request(*_settled(spec, source, source.arrays(seed=spec.seed)))
 
 
 def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
@@ -366,23 +374,6 @@ def is_data(study: str) -> bool:
     return kind is not None
 
 
-def of_data_file(
-    path: Path,
-    overrides: Sequence[Override | str],
-    options: DataOptions,
-    *,
-    allow_code: bool = False,
-    given: Code | None = None,
-) -> Request:
-    """Return the study that fits a data file."""
-    from nas_evidence.data.source import source_of
-
-    dataset = dataset_of(path, options)
-    source = source_of(dataset)
-    assert source is not None
-    return of_source(source, overrides, allow_code=allow_code, given=given)
-
-
 def of_memory(
     data: Any,
     y: Any,
@@ -414,7 +405,6 @@ def of_source(
 ) -> Request:
     """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
-    from nas_evidence.data.units import check_units
 
     name = name or name_of(Path(source.given))
     asked = [Override.typed(one) if isinstance(one, str) else one for one in overrides]
@@ -438,10 +428,7 @@ def of_source(
     spec, code = admitted(spec, [Path.cwd()], allowed=allow_code, here=given)
     check_own_sampler(spec, code)
     with code.in_use():
-        spec = settled(spec, arrays)
-        check_units(spec, arrays.units, arrays.n_train)
-        spec, source, arrays = _with_scale(spec, source.with_spec(spec.dataset), arrays)
-        return Request(spec, source, arrays, proposed=True, code=code)
+        return Request(*_settled(spec, source, arrays), proposed=True, code=code)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
@@ -470,34 +457,21 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
         raise _first_mistake(error) from None
 
 
-def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
-    """Return a study whose task, if it was left to the data, is what the data say."""
-    if spec.dataset.task is not None:
-        return spec
-    given = spec.model_dump(exclude_unset=True)
-    given["dataset"] = {**given["dataset"], "task": arrays.kind.task}
-    try:
-        return StudySpec.model_validate(with_task(given))
-    except ValueError as error:
-        raise _first_mistake(error) from None
-
-
-def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Request:
-    from nas_evidence.data.source import source_of
-    from nas_evidence.data.units import check_units
-
-    source = source_of(spec.dataset, base=base, data_root=data_root)
-    assert source is not None
-    arrays = source.arrays(seed=spec.seed)
-    spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
-    check_units(spec, arrays.units, arrays.n_train)
-    return Request(*_with_scale(spec, source.with_spec(spec.dataset), arrays))
-
-
-def _with_scale(
+def _settled(
     spec: StudySpec, source: "Source", arrays: "ArrayData"
 ) -> tuple[StudySpec, "Source", "ArrayData"]:
-    """Return a study with the scale of its target that "auto" stands for."""
+    """Return a study with the task and the scale of its target, if the data decide them."""
+    from nas_evidence.data.units import check_units
+
+    if spec.dataset.task is None:
+        given = spec.model_dump(exclude_unset=True)
+        given["dataset"] = {**given["dataset"], "task": arrays.kind.task}
+        try:
+            spec = StudySpec.model_validate(with_task(given))
+        except ValueError as error:
+            raise _first_mistake(error) from None
+    check_units(spec, arrays.units, arrays.n_train)
+    source = source.with_spec(spec.dataset)
     if spec.dataset.target_scale != "auto":
         return spec, source, arrays
     if not arrays.kind.scaled:

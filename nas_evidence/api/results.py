@@ -245,7 +245,7 @@ class Study:
             | _cells(one, "spread", "sotl", *AVERAGED)
             for one in self._ranked().ranking
         ]
-        return self._typed(pd.DataFrame(rows), others).dropna(axis=1, how="all")
+        return self._typed(pd.DataFrame(rows), others)
 
     def leaderboard(self) -> "pd.DataFrame":
         """Return one row per architecture in the order of the ranking, whatever became of it.
@@ -327,7 +327,7 @@ class Study:
             }
             for own, one in shown
         ]  # fmt: skip
-        return self._typed(pd.DataFrame(rows), _POSTERIOR).dropna(axis=1, how="all")
+        return self._typed(pd.DataFrame(rows), _POSTERIOR)
 
     @property
     def correlations(self) -> "pd.DataFrame":
@@ -468,7 +468,7 @@ class Study:
         conditions = self._tables().conditions(trial_id)
         return is_export_of(folder, trial_id, self.spec.metric, conditions=conditions)
 
-    def _export_of(self, trial_id: int | None, top: int | None = None) -> tuple[Path, bool]:
+    def _export_of(self, trial_id: int | None, top: int | None) -> tuple[Path, bool]:
         """Return where the export of the best network or of others is, and if it is there."""
         folder = self.folder / "export"
         if top is not None:
@@ -478,8 +478,9 @@ class Study:
             now, own = best_trials(self._tables(), top), folder.with_name(f"export-top-{top}")
             known = {self._tables().conditions(one) for one in now}
             return own, is_ensemble_of(own, now, known, self.spec.metric)
-        if self.is_exported(trial_id) or trial_id is None:
-            return folder, self.is_exported(trial_id)
+        there = self.is_exported(trial_id)
+        if there or trial_id is None:
+            return folder, there
         own = folder.with_name(f"export-{trial_id}")
         return own, self._holds(own, trial_id)
 
@@ -940,18 +941,17 @@ class Study:
         return {column: values.get(name) for name, column in columns.items()}
 
     def _typed(self, table: "pd.DataFrame", others: Iterable[str]) -> "pd.DataFrame":
-        """Return a table whose whole numbers and truths stay so where a family has none."""
+        """Return a table without empty columns, whose whole numbers and truths stay so."""
         from nas_evidence.spec.parameters import columns_of, types_of
 
         space = types_of(self.spec)
         columns = columns_of(space, {*others, str(self.spec.objective)})
-        return table.astype(
-            {
-                column: _COLUMN_TYPES[space[name]]
-                for name, column in columns.items()
-                if column in table and space[name] in (int, bool) and table[column].isna().any()
-            }
-        )
+        types = {
+            column: _COLUMN_TYPES[space[name]]
+            for name, column in columns.items()
+            if column in table and space[name] in (int, bool) and table[column].isna().any()
+        }
+        return table.astype(types).dropna(axis=1, how="all")
 
     def _ranked(self) -> "RankedStudy":
         from nas_evidence.reporting.study_tables import ranked_study

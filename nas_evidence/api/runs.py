@@ -21,6 +21,7 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.reporting.words import counted
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import is_race, n_searched, trial_of
@@ -50,6 +51,10 @@ _FORECAST_PATIENCE = 0.5
 _FEW = 2
 #: Share of the workers' time without work from which it is said.
 _MUCH_IDLE = 0.25
+#: What is said of a reference that may not be imported.
+NEEDS_ALLOW_CODE = (
+    "code from outside nas-evidence, which runs only with allow_code (--allow-code)."
+)
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,7 @@ def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
     if not allowed:
         raise UserError(
             "executor-needs-allow-code",
-            f"executor={name} is code from outside nas-evidence, which runs only with "
-            "allow_code (--allow-code).",
+            f"executor={name} is {NEEDS_ALLOW_CODE}",
         )
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
@@ -289,10 +293,10 @@ def begun(
         )
     in_folds = any(declared(name).division == "plan" for name in spec.estimators)
     open_order = spec.rank_by == "auto" and spec.can_be_estimated
-    counted = old is None and (
+    asks_rows = old is None and (
         spec.plan.automatic or (in_folds and spec.plan.folds == "auto") or open_order
     )
-    n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
+    n_rows = data.arrays(seed=spec.seed).n_train if asks_rows else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := never_reached(plan, spec.pruning.rule)):
         first, *_ = unreached.values()
@@ -341,7 +345,7 @@ def study_run(
     audience: Audience,
     data: "Source",
     code: Code,
-    again: Collection[int] = (),
+    again: Collection[int],
 ) -> Iterator[RunEnd]:
     """Run what is left of a study; give what came of it, while it is locked.
 
@@ -467,12 +471,12 @@ class UnfinishedStudy:
         whole = whole_left(spec, done, over=not (left or race))
         most = left + race + whole
         workers = n_workers(spec.resources, name, most)
-        at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
-        trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+        at_once = "workers as there is room" if workers is None else counted(workers, "worker")
+        trials = f"{left} of {spec.n_trials} trials" if n_done else counted(left, "trial")
         if race:
             trials += f", then up to {race} retrainings of the best"
         if whole:
-            trials += f", then the best {_counted(whole, 'network')} on all rows"
+            trials += f", then the best {counted(whole, 'network')} on all rows"
         end = ";" if most > left else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
         say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
@@ -621,7 +625,6 @@ class UnfinishedStudy:
 
         Torch is imported for this alone and some training steps are timed, which takes seconds.
         """
-        inline = self.run.executor == "inline"
 
         def tell() -> None:
             try:
@@ -640,7 +643,7 @@ class UnfinishedStudy:
 
         teller = Thread(target=copy_context().run, args=[tell], daemon=True)
         teller.start()
-        if inline:
+        if self.run.executor == "inline":
             teller.join()
         try:
             yield
@@ -767,7 +770,3 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit | None) -> str:
     raced = sum(map(is_race, finds.done))
     race = f" and {raced} of the race" if raced else ""
     return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

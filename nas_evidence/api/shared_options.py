@@ -45,6 +45,11 @@ class Meant:
     key: str = ""
 
 
+#: Meanings of options that are declared twice.
+_METRIC = "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays."
+_AT_ONCE = "Trials that run at once, or auto; by default as the study says."
+
+
 # fmt: off
 class AskedOptions(TypedDict, total=False):
     """Options of what a study is to do."""
@@ -53,7 +58,7 @@ class AskedOptions(TypedDict, total=False):
         "Trials in all; by default as the study says, or 24.", least=1,
         key="n_trials")]
     metric: Annotated[str | None, Meant(
-        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
+        _METRIC, "NAME",
         key="metric")]
     settings: Annotated[Settings | None, Meant(
         'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE",
@@ -80,7 +85,7 @@ class JobOptions(AskedOptions, AnyRunOptions, total=False):
 
 
 _Workers = Annotated[int | Literal["auto"] | None, Meant(
-    "Trials that run at once, or auto; by default as the study says.", least=1)]
+    _AT_ONCE, least=1)]
 _Time = Annotated[float | str | TimeLimit | None, Meant(
     "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME",
     more="A number is in seconds. Trials that do not fit run when the study is resumed.")]
@@ -97,7 +102,7 @@ class HereOptions(TypedDict, total=False):
     """Options of whatever this process runs."""
 
     workers: Annotated[int | Literal["auto"] | None, Meant(
-        "Trials that run at once, or auto; by default as the study says.", least=1, default=1,
+        _AT_ONCE, least=1, default=1,
         more='Here the default is 1; None is what the study says, "auto" on Ray as many as there '
         "is room for.")]
     time_limit: _Time
@@ -172,7 +177,7 @@ class JudgeOptions(TypedDict, total=False):
         "map: the network's probabilities; probit, mc: averaged.")]
     level: Annotated[float, Meant("Probability of the intervals [0.9].", "P", default=0.9)]
     metric: Annotated[str | None, Meant(
-        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
+        _METRIC, "NAME",
         more="Of two classes the predicted one is chosen by the threshold that is best by it.")]
     raw: Annotated[bool, Meant(
         "Without the calibration factor (fitted out of fold).", default=False)]

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 from nas_evidence.api.finishing import check_columns, run_to_end
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import (
-    Request,
     asked_for,
     check_more_of_refit,
     check_not_fewer,
@@ -22,7 +21,7 @@ from nas_evidence.api.request import (
     with_workers,
 )
 from nas_evidence.api.results import LEADERBOARD, Study
-from nas_evidence.api.runs import Run, begun, check_reaches, forks_ahead, run_of
+from nas_evidence.api.runs import begun, check_reaches, forks_ahead, run_of
 from nas_evidence.api.shared_options import (
     RefitOptions,
     RunOptions,
@@ -30,9 +29,7 @@ from nas_evidence.api.shared_options import (
     check_known,
     with_options,
 )
-from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.toml import Override
 
 __all__ = ["load", "refit", "resume", "search"]
 
@@ -81,63 +78,50 @@ def search(
     (named, given), run = sampler_of(sampler, settings), run_of(options)
     check_reaches(only_here([*own_families(families), *scores]), run.executor)  # before data
     with forks_ahead(run) as run:
+        from nas_evidence.data.decided import how_read_of
+        from nas_evidence.driver.mirror import working_copy
+        from nas_evidence.storage.kept_how_read import keep_how_read
+        from nas_evidence.storage.study_folder import default_folder
+
         given = with_objects(scores, given, [])
-        return _searched(data, y, families, (named, given), out, options, run)
-
-
-def _searched(
-    data: Any,
-    y: Any,
-    families: Sequence[Any] | str | None,
-    sampled: tuple[Sequence[Override], Code],
-    out: str | Path | None,
-    options: SearchOptions,
-    run: Run,
-) -> Study:
-    """Return the study of `search`, whose arguments these are.
-
-    `sampled` is what `sampler_of` returns.
-    """
-    from nas_evidence.data.decided import how_read_of
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.kept_how_read import keep_how_read
-
-    named, given = sampled
-    overrides = [*overrides_of(options), *named]
-    if isinstance(data, str | Path):
-        if y is not None:
-            raise UserError(
-                "y-with-file", "y is for data in memory; name the column of a file with target"
+        overrides = [*overrides_of(options), *named]
+        if isinstance(data, str | Path):
+            if y is not None:
+                raise UserError(
+                    "y-with-file", "y is for data in memory; name the column of a file with target"
+                )
+            asked = asked_for(
+                str(data),
+                overrides,
+                options,
+                allow_code=run.allow_code,
+                given=given,
+                data_root=run.data_root,
             )
-        asked = asked_for(
-            str(data),
-            overrides,
-            options,
-            allow_code=run.allow_code,
-            given=given,
-            data_root=run.data_root,
-        )
-    else:
-        if isinstance(y, str):
-            raise UserError(
-                "y-names-column",
-                f"y must be values; to name a column write search(data, target={y!r})",
-            )
-        asked = of_memory(data, y, options, overrides, allow_code=run.allow_code, given=given)
-    place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
-    spec, code = with_families(asked.spec, families, asked.code)
-    check_reaches(code, run.executor)
-    spec = with_workers(spec, options.get("workers", 1))
-    store = working_copy(str(place))
-    check_columns(run, spec, store.folder, LEADERBOARD)
-    audience = audience_for(options.get("progress"))
-    if asked.decided:
-        audience.read(asked.decided)
-    with code.in_use(), run.at(store):
-        spec, source = begun(store.folder, spec, asked.source, run)
-        if asked.arrays is not None and not run.only_checks:
-            keep_how_read(store.folder, how_read_of(asked.arrays, asked.given))
-        return run_to_end(Study, spec, store, run, audience, source, code)
+        else:
+            if isinstance(y, str):
+                raise UserError(
+                    "y-names-column",
+                    f"y must be values; to name a column write search(data, target={y!r})",
+                )
+            asked = of_memory(data, y, options, overrides, allow_code=run.allow_code, given=given)
+        if out is None:
+            out, content = default_folder(asked.spec), asked.spec.dataset.content
+            if content is not None and not isinstance(data, str | Path):  # which has no name
+                out = out.with_name(f"{out.name}-{content[:8]}")
+        spec, code = with_families(asked.spec, families, asked.code)
+        check_reaches(code, run.executor)
+        spec = with_workers(spec, options.get("workers", 1))
+        store = working_copy(str(out))
+        check_columns(run, spec, store.folder, LEADERBOARD)
+        audience = audience_for(options.get("progress"))
+        if asked.decided:
+            audience.read(asked.decided)
+        with code.in_use(), run.at(store):
+            spec, source = begun(store.folder, spec, asked.source, run)
+            if asked.arrays is not None and not run.only_checks:
+                keep_how_read(store.folder, how_read_of(asked.arrays, asked.given))
+            return run_to_end(Study, spec, store, run, audience, source, code)
 
 
 @with_options(RunOptions)
@@ -262,14 +246,3 @@ def load(
         nas_evidence.load("runs/mine").predict(new)
     """
     return Study(folder, data_root, allow_code=allow_code)
-
-
-def _folder_of(asked: Request, *, named: bool) -> Path:
-    """Return runs/<name>; for data in memory, which have none, with the start of their hash."""
-    from nas_evidence.storage.study_folder import default_folder
-
-    folder = default_folder(asked.spec)
-    content = asked.spec.dataset.content
-    if named or content is None:
-        return folder
-    return folder.with_name(f"{folder.name}-{content[:8]}")

@@ -66,12 +66,8 @@ def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
                 "track-project",
                 f"track={name}:PROJECT takes letters, digits and .-_, but got {place!r}.",
             )
-        if installed and name != "prometheus" and find_spec(name) is None:
-            raise UserError(
-                "track-needs-package",
-                f"track={name} needs {name}: install it with `pip install '.[{name}]'` "
-                "in a clone.",
-            )
+        if installed and name != "prometheus":
+            _check_package(name, name, name)
 
 
 def sent_in_clear(text: str) -> str:
@@ -133,11 +129,16 @@ def _check_url(url: str, *, installed: bool) -> None:
             "track=optuna:URL needs the URL of a database such as "
             f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}.",
         )
-    if installed and url.startswith("postgres") and find_spec("psycopg") is None:
+    if installed and url.startswith("postgres"):
+        _check_package(f"optuna:{url}", "psycopg", "postgresql")
+
+
+def _check_package(track: str, package: str, extra: str) -> None:
+    if find_spec(package) is None:
         raise UserError(
-            "track-needs-psycopg",
-            f"track=optuna:{url} needs psycopg: install it with "
-            "`pip install '.[postgresql]'` in a clone.",
+            "track-needs-package",
+            f"track={track} needs {package}: install it with `pip install '.[{extra}]'` "
+            "in a clone.",
         )
 
 

@@ -32,7 +32,7 @@ class MLflow(Tracker):
     #: A path that no other path is, for MLflow may keep names as files.
     fits = re.compile(r"(?=.{1,250}\Z)(?!\.\.|/)(?:(?:^|/)(?!\.{1,2}(?:/|\Z))[\w.\- :]+)+")
 
-    def __init__(self, spec: StudySpec, folder: Path, uri: str = "") -> None:
+    def __init__(self, spec: StudySpec, folder: Path, uri: str) -> None:
         super().__init__()
         uri, artifacts = uri or os.environ.get("MLFLOW_TRACKING_URI", ""), None
         if not uri:
