@@ -2,14 +2,13 @@
 
     x [n, ...], y [n, ...]    the rows that a training loop over them visits, each once
 
-A `DataLoader` is read as it is: its sampler says which rows, its `collate_fn` what a row is. Rows
-that change from one reading to the next, or count several times, have no evidence of their own,
-and are refused with the remedy.
+A `DataLoader` is read as it is: its sampler says which rows, its `collate_fn` what a row is. All
+is read twice. Rows that change from one reading to the next, or count several times, have no
+evidence of their own, and are refused with the remedy.
 """
 
 import copy
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ from nas_evidence.plumbing.user_error import UserError
 _TARGETS = ("y", "label", "labels", "target", "targets")
 #: Rows at which a stream counts as endless.
 _MOST_STREAMED = 1_000_000
-#: Rows that are read twice.
-_TWICE = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,9 @@ def visited_rows(data: Any) -> VisitedRows:
             one tensor of inputs and one of targets; says why and what to do.
     """
     with _randomness_kept(data):
-        found = _read(data)
+        found, again = _read(data), _read(data)
+    if not (_same(found.x, again.x) and _same(found.y, again.y)):
+        raise _varying(data)
     if len(found.x) != len(found.y) or len(found.x) == 0:
         raise UserError(
             "own-loop-rows",
@@ -70,9 +69,24 @@ def visited_rows(data: Any) -> VisitedRows:
     return found
 
 
+def _varying(data: Any) -> UserError:
+    return UserError(
+        "loader-rows-vary",
+        f"`data`, a {type(data).__name__}, must hold the same rows each time it is read, and each "
+        "row once, but does not; the evidence is of fixed data: leave out random augmentation and "
+        "sampling with replacement, give rows as a torch.utils.data.Subset with shuffle=True, and "
+        "let a stream begin anew in each epoch, in one order",
+    )
+
+
 def _read(data: Any) -> VisitedRows:
     if isinstance(data, DataLoader):
-        return _stream(data) if isinstance(data.dataset, IterableDataset) else _of_loader(data)
+        if isinstance(data.dataset, IterableDataset):
+            return _stream(data)
+        rows = _visited(data)
+        if data.batch_sampler is None:  # the data set gives batches
+            return _joined([_pair(data.collate_fn(data.dataset[row])) for row in rows])
+        return _collated(data.dataset, rows, data.collate_fn, data.batch_size or len(rows))
     if isinstance(data, IterableDataset):
         return _stream(DataLoader(data, batch_size=256))
     if isinstance(data, Mapping) or (
@@ -88,82 +102,43 @@ def _read(data: Any) -> VisitedRows:
     return _collated(data, range(len(data)), default_collate, len(data))
 
 
-def _of_loader(loader: "DataLoader[Any]") -> VisitedRows:
-    if loader.batch_sampler is None:  # the data set gives batches
-        items = [loader.collate_fn(loader.dataset[i]) for i in _drawn(loader.sampler)]
-        return VisitedRows(*_joined([_pair(item) for item in items]))
-    rows = _visited(loader)
-    return _collated(loader.dataset, rows, loader.collate_fn, loader.batch_size or len(rows))
-
-
 def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
-    """Return the rows that the epochs of a loader visit, in ascending order."""
+    """Return the rows that the epochs of a loader visit, in ascending order.
+
+    Samplers are copied, so that what counts its epochs goes on as if nothing had been drawn.
+    """
     batches = loader.batch_sampler
-    sampler = getattr(batches, "sampler", batches)
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
     if isinstance(sampler, DistributedSampler):  # this process draws its part of them
         return range(len(sampler.dataset))  # type: ignore[arg-type]
-    try:
-        return _drawn(sampler, batches)
-    except UserError:
-        if type(batches) is not BatchSampler or not batches.drop_last:
-            raise
-        return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
-
-
-def _drawn(sampler: Any, batches: Any = None) -> Sequence[int]:
-    """Return the rows that a sampler, or batches of its rows, draws in each epoch, ascending.
-
-    Raises:
-        ValueError: if they differ between two epochs, or some are drawn more often than others.
-    """
-    if isinstance(sampler, Iterator):
-        raise UserError(
-            "loader-read-once",
-            f"the sampler, a {type(sampler).__name__}, can be read only once, and the training "
-            "needs it; give a list of rows or a torch.utils.data.Subset",
-        )
-
-    def epoch() -> Counter[int]:
-        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
-        if batches is None:
-            return Counter(map(int, copy.copy(sampler)))
+    if isinstance(sampler, Iterator):  # can be read only once
+        raise _varying(loader)
+    if batches is None:
+        rows = [*copy.copy(sampler)]
+    else:
         own = copy.copy(batches)
-        if hasattr(own, "sampler"):
-            own.sampler = copy.copy(sampler)
-        return Counter(int(row) for batch in own for row in batch)
-
-    one, other = epoch(), epoch()
-    if one != other or len(set(one.values())) > 1:
-        how = "other rows in each epoch" if one != other else "some rows more often than others"
-        raise UserError(
-            "loader-rows-vary",
-            f"the sampler, a {type(sampler).__name__}, draws {how}, so that the training has no "
-            "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
-            "shuffle=True",
-        )
-    return sorted(one)
+        if sampler is not batches:
+            own.sampler = copy.copy(sampler)  # type: ignore[attr-defined]
+        rows = [row for batch in own for row in batch]
+        if rows and type(batches) is BatchSampler and batches.drop_last:
+            one, other = ([*copy.copy(sampler)] for _ in range(2))
+            if one != other:  # an epoch leaves out others each time, so all are visited
+                rows = one
+    if len({*rows}) < len(rows):
+        raise _varying(loader)
+    return sorted(map(int, rows))
 
 
 def _collated(
     data: Any, rows: Sequence[int], collate: Callable[[list[Any]], Any], size: int
 ) -> VisitedRows:
     """Return rows of a data set as one batch, checked to be the same in a smaller one."""
-    if isinstance(data, TensorDataset) and collate is default_collate:
-        index = torch.as_tensor(rows, dtype=torch.int64)
-        whole = len(rows) == len(data) and isinstance(rows, range)
-        tensors = data.tensors if whole else [t[index.to(t.device)] for t in data.tensors]
-        return VisitedRows(*_pair(tuple(tensors)))
     if not rows:
         return VisitedRows(torch.zeros(0), torch.zeros(0))
-    items, again = _items(data, rows), _items(data, rows[:_TWICE])
-    first, second = (_pair(_put_together(collate, some)) for some in (items[:_TWICE], again))
-    if not all(map(_same, first, second)):
-        raise UserError(
-            "loader-random-rows",
-            f"the data set, a {type(data).__name__}, or `collate_fn` gives row {rows[0]} other "
-            "values each time it is read, as random augmentation does; the likelihood is of fixed "
-            "data: leave it out, or give a copy without it",
-        )
+    if isinstance(data, TensorDataset) and collate is default_collate:
+        return VisitedRows(*_pair(data[torch.as_tensor(rows)]))
+    many = getattr(data, "__getitems__", None)
+    items = [data[row] for row in rows] if many is None else [*many([*rows])]
     x, y = _pair(_put_together(collate, items))
     if collate is default_collate:
         return VisitedRows(x, y)
@@ -172,8 +147,8 @@ def _collated(
     if len(x) != len(rows) or not _is_corner(few, x[last]) or not _same(few_y, y[last]):
         raise UserError(
             "loader-collate-varies",
-            "`collate_fn` gives rows other values in another batch, so that the training has no "
-            "fixed data; let it treat each row by itself, and pad at the end only",
+            "`collate_fn` gives rows other values in another batch, or each time, so that the "
+            "training has no fixed data; let it treat each row by itself, and pad at the end only",
         )
     return VisitedRows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
 
@@ -183,12 +158,6 @@ def _is_corner(few: Tensor, whole: Tensor) -> bool:
     if few.ndim != whole.ndim:
         return False
     return _same(whole[tuple(slice(length) for length in few.shape)], few)
-
-
-def _items(data: Any, rows: Sequence[int]) -> list[Any]:
-    if hasattr(data, "__getitems__"):
-        return list(data.__getitems__(list(rows)))
-    return [data[row] for row in rows]
 
 
 def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
@@ -205,19 +174,6 @@ def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
 
 def _stream(loader: "DataLoader[Any]") -> VisitedRows:
     """Return the rows of a data set that can only be read from its beginning to its end."""
-    one, other = (_once(loader) for _ in range(2))
-    sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
-    if len(one[0]) != len(other[0]) or not np.allclose(sums[0], sums[1], equal_nan=True):
-        raise UserError(
-            "loader-stream-varies",
-            f"the stream, a {type(loader.dataset).__name__}, gives {len(one[0])} rows when it is "
-            f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "
-            "each epoch with the same rows, or give them as tensors (x, y)",
-        )
-    return VisitedRows(*one)
-
-
-def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
     parts, n = [], 0
     for batch in loader:
         x, y = _pair(batch)
@@ -230,10 +186,10 @@ def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
                 f"{_MOST_STREAMED:,} rows; the evidence is of all data of an epoch, so give one "
                 "that ends, or tensors (x, y)",
             )
-    return _joined(parts) if parts else (torch.zeros(0), torch.zeros(0))
+    return _joined(parts)
 
 
-def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _joined(batches: list[tuple[Tensor, Tensor]]) -> VisitedRows:
     shapes = {x.shape[1:] for x, _ in batches}
     if len(shapes) > 1:
         raise UserError(
@@ -241,8 +197,8 @@ def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
             f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
             "rows one shape, such as sequences padded to one length",
         )
-    x, y = (torch.cat(list(parts)) for parts in zip(*batches, strict=True))
-    return x, y
+    parts = zip(*batches, strict=True) if batches else [(torch.zeros(0),)] * 2
+    return VisitedRows(*(torch.cat([*part]) for part in parts))
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
