@@ -100,22 +100,19 @@ def _aurocs(values: pd.Series, y: Array) -> dict[int, float]:
         codes = pd.factorize(codes)[0]
     else:
         is_code, codes = True, pd.factorize(values, use_na_sentinel=False)[0]
-    n_codes, halves = codes.max() + 1, np.arange(len(y)) % 2
-    counts, found = np.bincount(y), {}
-    told = np.flatnonzero(counts >= _OF_CLASS)
+    counts, found, halves = np.bincount(y), dict[int, float](), np.arange(len(y)) % 2
     if len(counts) < 2:
         return {}
-    for label in told[: 1 if len(counts) == 2 else None]:
+    for label in np.flatnonzero(counts >= _OF_CLASS)[: 1 if len(counts) == 2 else None].tolist():
         hit = y == label
-        shares = np.empty(len(y))
-        for half in (0, 1):
-            other = halves != half
-            hits = np.bincount(codes[other], weights=hit[other], minlength=n_codes)
-            n = np.bincount(codes[other], minlength=n_codes)
-            shares[~other] = ((hits + hit.mean()) / (n + 1))[codes[~other]]
-        found[int(label)] = auroc(shares[~hit], shares[hit])
-        if found[int(label)] < _ORDERS and not is_code:
-            return {int(label): found[int(label)]}
+        hits, n = (
+            np.bincount(2 * codes + halves, weights, 2 * int(codes.max()) + 2).reshape(-1, 2)
+            for weights in (hit, None)
+        )
+        shares = ((hits + hit.mean()) / (n + 1))[codes, 1 - halves]  # of the other half
+        found[label] = auroc(shares[~hit], shares[hit])
+        if found[label] < _ORDERS and not is_code:
+            return {label: found[label]}
     return found
 
 

@@ -21,7 +21,7 @@ from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.cells import how_read, with_numbers_read
 from nas_evidence.data.digest import ChangedDataError, content_of, fingerprint
 from nas_evidence.data.image_reading import STORED, ImageReading, reading_in
-from nas_evidence.data.images import are_of_pil, images_in_memory, read_images, said_names
+from nas_evidence.data.images import are_of_pil, images_in_memory, read_images
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
@@ -268,18 +268,17 @@ def stored_rows(
     path = _located(spec, base, data_root)
     try:
         rows = _rows(spec, path, base, data_root)
-        frames = [one for one in (rows.frame, rows.test) if one is not None]
-        if spec.content not in (
-            None,
-            content_of(frames) if frames else fingerprint(path, _names(spec)),
-        ):
-            raise ChangedDataError(
-                "data-changed",
-                f"{path} is not the data that this study began with (its SHA-256 differs from "
-                "`content` in study.toml; early versions of 0.1.0 hashed only parts of files "
-                "above 1 GB)",
-                remedy="restore it, or start another study with another `out`",
-            )
+        if spec.content is not None:
+            frames = [one for one in (rows.frame, rows.test) if one is not None]
+            found = content_of(frames) if frames else fingerprint(path, _names(spec))
+            if found != spec.content:
+                raise ChangedDataError(
+                    "data-changed",
+                    f"{path} is not the data that this study began with (its SHA-256 differs from "
+                    "`content` in study.toml; early versions of 0.1.0 hashed only parts of files "
+                    "above 1 GB)",
+                    remedy="restore it, or start another study with another `out`",
+                )
         return rows
     except UserError as error:
         if not is_kept(spec):
@@ -382,7 +381,8 @@ def table_source(
     frames = [pd.read_parquet(io.BytesIO(file)) for file in files.values()]
     path, test_path = (*files, None)[:2]
     update = {"path": path, "test_path": test_path, "content": content_of(frames)}
-    rows = StoredRows(*frames, where=given)
+    kept, kept_test = (*frames, None)[:2]
+    rows = StoredRows(kept, kept_test, where=given)
     return Source(spec.model_copy(update=update), files, given, rows.raw)
 
 
@@ -463,52 +463,44 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     check_aligned(data, {"y": y, **values})
     of_rows = {key: as_array(plain(one)) for key, one in values.items()}
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
-    data, y, images, said = plain(data), plain(y), None, list[str]()
+    data, y, images = plain(data), plain(y), None
     check_unordered(y, keys.get("task"), "y")
     if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
         keys = {"task": "classification", **keys}
     if y is None and not isinstance(data, pd.DataFrame):
-        said = said_names(data)
         data, y = pairs_of(data)
+    if (y is None) == ("target" not in keys):
+        raise UserError(
+            "target-or-y", "name the column to predict with target=..., or give y, and not both"
+        )
     if are_of_pil(data):
         found = images_in_memory(data, keys.pop("image_size", None))
-        data = found.arrays["x_train"]
-        images = replace(found.reading, said=(*found.reading.said, *said))
+        data, images = found.arrays["x_train"], found.reading
     if isinstance(data, pd.DataFrame):
         return _of_table(data, y, keys, of_rows)
     x = _listed(data, "data")
     if x.dtype.kind in "OUS":
         return _of_table(texts_as_frame(x), y, keys, of_rows)
-    if "target" in keys:
-        raise UserError(
-            "target-names-no-column", "target names a column of a DataFrame; give arrays with y"
-        )
-    labels = _listed(y, "y")
-    if len(x) != len(labels):
-        raise _of_other_rows("y", len(x), labels)
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
-    arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
+    arrays = {
+        "x_train": x,
+        "y_train": _listed(y, "y", len(x)),
+        **{_OF_ROWS[key]: of_rows[key] for key in of_rows},
+    }
     return array_source(arrays, spec, given=GIVEN, images=images)
 
 
-def _listed(values: Any, name: str) -> Array:
-    """Return values in memory as an array [n, ...]."""
+def _listed(values: Any, name: str, n: int | None = None, most_axes: int = 2) -> Array:
+    """Return values in memory as an array; as one with a value for each of n rows."""
     found = as_array(values)
-    if not found.ndim:
+    if not found.ndim or (n is not None and (len(found) != n or found.ndim > most_axes)):
+        each = "" if n is None else f" with one value for each of the {n} rows"
         raise UserError(
-            "values-without-order",
-            f"{name} must be a list, an array or a Series, but is a {type(values).__name__}; "
-            "list(...) makes a list of values that have no order or can be read only once",
+            "one-value-per-row",
+            f"{name} must be a list, an array or a Series{each}, but is a {type(values).__name__} "
+            f"of the shape {list(found.shape)}; list(...) makes a list of values without order",
         )
     return found
-
-
-def _of_other_rows(name: str, n: int, values: Array) -> UserError:
-    return UserError(
-        "one-value-per-row",
-        f"{name} must hold one value for each of the {n} rows, but has the shape "
-        f"{list(values.shape)}",
-    )
 
 
 def _of_table(
@@ -522,27 +514,17 @@ def _of_table(
         target = keys["target"]
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
     for option, values in of_rows.items():
-        if values.shape != (len(frame),):
-            raise _of_other_rows(option, len(frame), values)
+        values = _listed(values, option, len(frame), most_axes=1)
         if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
     if y is not None:
-        if "target" in keys:
-            raise UserError("y-and-target", "give y or the name of the target column, not both")
         name = str(getattr(y, "name", None) or "target")
-        values = _listed(y, "y")
-        if values.ndim not in (1, 2) or len(values) != len(frame):
-            raise _of_other_rows("y", len(frame), values)
-        columns = np.atleast_2d(values.T)
+        columns = np.atleast_2d(_listed(y, "y", len(frame)).T)
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
         names = [f"{n} (y)" if n in frame.columns else n for n in names]
         frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))
         keys["target"] = ",".join(names)
-    if "target" not in keys:
-        raise UserError(
-            "target-or-y-missing", "name the column to predict with target=..., or give y"
-        )
     kept, target = _codes_of(keys)
     as_they_are = y is not None and keys.get("task") in _CLASSES
     frame = with_numbers_read(
@@ -565,15 +547,13 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
         ValueError: if it is none.
     """
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, Mapping) or not indexed or not len(dataset):
+    first = dataset[0] if indexed and not isinstance(dataset, Mapping) and len(dataset) else ()
+    if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError(
             "data-type",
             "data must be a DataFrame, an array or tensor with y, or a Dataset of pairs (x, y), "
             f"but got {type(dataset).__name__}",
         )
-    first = dataset[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise UserError("no-pairs", "give y, or data whose items are pairs (x, y)")
     items = [dataset[i] for i in range(len(dataset))]
     x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

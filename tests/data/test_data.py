@@ -131,7 +131,7 @@ def test_digits_split_is_exact_stratified_and_complete():
     assert (len(data.x_train), len(data.x_test)) == (1297, 500)
     assert data.n_train == 1297
     assert data.input_shape == (1, 8, 8)
-    assert data.n_classes == 10
+    assert data.n_outputs == 10
     assert data.x_train.dtype == np.float32
     assert (data.x_train.min(), data.x_train.max()) == (0, 16)
     total = np.bincount(data.y_train) + np.bincount(data.y_test)
@@ -165,7 +165,7 @@ def test_max_train_does_not_move_the_test_part_nor_the_reverse():
     assert_same(fewer, both, TRAINING)
     assert np.bincount(fewer.y_train).tolist() == [20] * 10
     assert len(both.y_test) == 50
-    assert fewer.n_classes == 10
+    assert fewer.n_outputs == 10
 
 
 def test_scaling_is_of_the_rows_that_are_trained_on():
@@ -212,7 +212,7 @@ def test_tensors_are_normalised_copies():
     data = to_tensors(arrays, "cpu")
     assert data.x_train.dtype == data.x_test.dtype == torch.float32
     assert data.y_train.dtype == data.y_test.dtype == torch.int64
-    assert (data.n_classes, data.input_shape) == (10, (1, 8, 8))
+    assert (data.n_outputs, data.input_shape) == (10, (1, 8, 8))
     # float32 rounding of 83,000 values near 1
     assert data.x_train.double().mean().item() == pytest.approx(0, abs=1e-6)
     assert data.x_train.double().std(correction=0).item() == pytest.approx(1, abs=1e-6)
@@ -388,7 +388,7 @@ def test_real_targets_are_standardised_by_the_training_part(npz: Callable[..., D
 
 def test_labels_have_no_scale(npz: Callable[..., DatasetSpec]):
     data = to_tensors(load(npz(), seed=0), "cpu")
-    assert (data.task, data.n_outputs, data.n_classes) == ("labels", 3, 3)
+    assert (data.task, data.n_outputs, data.n_outputs) == ("labels", 3, 3)
     assert (data.y_mean.tolist(), data.y_std.tolist()) == ([0.0] * 3, [1.0] * 3)
 
 
@@ -609,7 +609,7 @@ def test_permuted_test_labels_leave_training_and_test_inputs_equal(
             for y in (np.arange(30) % 3, permuted)
         )
         assert_same(left, right, same)
-        assert left.n_classes == right.n_classes
+        assert left.n_outputs == right.n_outputs
 
     both = []
     for labels in (np.arange(20) % 10, np.zeros(20, dtype=int)):
@@ -617,7 +617,7 @@ def test_permuted_test_labels_leave_training_and_test_inputs_equal(
         spec = DatasetSpec(name="mnist", max_train=20)
         both.append(load(spec, seed=0, data_root=str(tmp_path)))
     assert_same(*both, (*TRAINING, "x_test"))
-    assert both[0].n_classes == both[1].n_classes
+    assert both[0].n_outputs == both[1].n_outputs
 
 
 # --- real files
