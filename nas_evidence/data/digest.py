@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ def content_of(frames: Iterable[pd.DataFrame]) -> str:
 
 def fingerprint(place: Path | Mapping[str, bytes], names: Sequence[str]) -> str:
     """Return the SHA-256 of a file; of a folder, or of files by name, those of `names` in it."""
-    files: list[BinaryIO]
+    files: list[io.BufferedIOBase]
     if isinstance(place, Path):
         paths = [place] if place.is_file() else [place / name for name in names]
         files = [path.open("rb") for path in paths if path.is_file()]

@@ -36,7 +36,7 @@ _REMEDY = "correct data_root (--data-root), or add `download`, which fetches mis
 
 
 def read_in_files(
-    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+    spec: DatasetSpec, *, seed: int, data_root: str | Path | None = None, download: bool = False
 ) -> RawArrays:
     """Return MNIST, Fashion-MNIST or CIFAR: images uint8 [n, C, H, W] and labels int64 [n].
 
@@ -96,7 +96,7 @@ def read_idx(path: Path, what: str = "an IDX file of bytes") -> Array:
 
 
 def read_bundled(
-    spec: DatasetSpec, *, seed: int, data_root: str | None = None, download: bool = False
+    spec: DatasetSpec, *, seed: int, data_root: str | Path | None = None, download: bool = False
 ) -> RawArrays:
     """Return the digits or diabetes of scikit-learn, split; nothing else is read.
 

@@ -37,7 +37,7 @@ from nas_evidence.data.reading import (
 )
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import TEXT
-from nas_evidence.data.targets import check_unordered, typed_targets
+from nas_evidence.data.targets import check_unordered, numbers_of, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
@@ -246,8 +246,7 @@ def stored_source(
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
         if spec.name in OWN_DATA:
             return stored_rows(spec, base=base, data_root=data_root).raw(spec, seed=seed)
-        root = None if data_root is None else str(data_root)
-        return NAMED[spec.name](spec, seed=seed, data_root=root, download=download)
+        return NAMED[spec.name](spec, seed=seed, data_root=data_root, download=download)
 
     return Source(spec, {}, spec.path or spec.name, raw)
 
@@ -417,11 +416,10 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     if found.dtype.kind in "biufM":
         return found
     if name.startswith("y"):
-        lacking = pd.isna(found)
-        known = typed_targets(found[~lacking], name)
-        if known.dtype.kind in "biuf" and (known.astype(float).astype(known.dtype) == known).all():
-            return np.where(lacking, np.nan, found).astype(float)
-        return np.where(lacking, "", found.astype(str))
+        numbers, known = numbers_of(found), ~pd.isna(found)
+        if (numbers[known] == found[known]).all():  # not of integers that float64 merges
+            return numbers
+        return np.where(known, found.astype(str), "")
     raise UserError(
         "array-of-objects",
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
