@@ -493,10 +493,11 @@ def _listed(values: Any, name: str, n: int | None = None, most_axes: int = 2) ->
     found = as_array(values)
     if not found.ndim or (n is not None and (len(found) != n or found.ndim > most_axes)):
         each = "" if n is None else f" with one value for each of the {n} rows"
+        own = f"has the shape {list(found.shape)}"
+        if not found.ndim:
+            own = f"is a {type(values).__name__}; list(...) makes a list of values without order"
         raise UserError(
-            "one-value-per-row",
-            f"{name} must be a list, an array or a Series{each}, but is a {type(values).__name__} "
-            f"of the shape {list(found.shape)}; list(...) makes a list of values without order",
+            "one-value-per-row", f"{name} must be a list, an array or a Series{each}, but {own}"
         )
     return found
 

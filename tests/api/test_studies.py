@@ -240,9 +240,9 @@ def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "y", "more", "says"),
     [
-        (np.ones((20, 2)), np.ones(19), {}, "each of the 20 rows, but .* the shape .19."),
+        (np.ones((20, 2)), np.ones(19), {}, "each of the 20 rows, but has the shape .19."),
         (table(), None, {}, "name the column to predict with target=..., or give y"),
-        (table(), [1], {}, r"one value for each of the 60 rows, but .* the shape \[1\]"),
+        (table(), [1], {}, r"one value for each of the 60 rows, but has the shape \[1\]"),
         (table(), np.ones(60), {"target": "pet"}, "not both"),
         (3, None, {}, "must be a DataFrame, .* but got int"),
         ("gone.csv", None, {}, "there is no file gone.csv"),
