@@ -106,36 +106,6 @@ def check_rows(model: nn.Module, rows: Tensor) -> Tensor:
     return outputs
 
 
-def check_padding(model: nn.Module, shorter: Tensor, padded: Tensor) -> None:
-    """Check that the outputs for rows do not depend on how far they are padded.
-
-    Args:
-        model: in any mode; it is left as it was.
-        shorter: the rows as a batch of their own [n, ...].
-        padded: the same rows, padded with all others.
-
-    Raises:
-        ValueError: if the outputs differ.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            one, other = (checked_outputs(model(x.clone()), len(x)) for x in (shorter, padded))
-            gap = _gap(model, shorter, one, other)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    if gap:
-        raise UserError(
-            "loader-padding-seen",
-            f"the outputs for a row differ, by {gap:.3g}, when its batch is padded to "
-            f"{list(padded.shape[1:])} in place of {list(shorter.shape[1:])}. So they depend on "
-            "the other rows of the batch; mask the padding in `forward`, or pad all rows to one "
-            "length in the data set",
-        )
-
-
 def _dependent(how: str) -> UserError:
     return UserError(
         "data-of-batch-depend",

@@ -13,10 +13,10 @@ second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. Fil
 read in `images.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -169,24 +169,25 @@ def read_arrays(
     Raises:
         ValueError: if something is missing or damaged.
     """
+    arrays, wanted = dict[str, Array](), (*KEYS, *also)
     if path.is_dir():
-        files = {key: path / f"{key}.npy" for key in (*KEYS, *also)}
+        files = {key: path / f"{key}.npy" for key in wanted}
         stored = [key for key, file in files.items() if file.is_file()]
-        load = partial(np.load, mmap_mode="r" if mapped else None, allow_pickle=False)
-        read = {key: partial(load, files[key]) for key in stored}
-        arrays = {key: _plain(get, key, files[key]) for key, get in read.items()}
+        for key in stored:
+            with _names_the_array(key, files[key]):
+                mode: Literal["r"] | None = "r" if mapped else None
+                arrays[key] = np.load(files[key], mmap_mode=mode, allow_pickle=False)
     elif path.is_file():
+        remedy = "write it with numpy.savez"
         with (
-            names_the_file(
-                path, "an .npz file of plain number arrays", "write it with numpy.savez"
-            ),
-            path.open("rb") as stream,
-            np.load(stream, allow_pickle=False) as file,
+            names_the_file(path, "an .npz file of plain number arrays", remedy),
+            np.load(path, allow_pickle=False) as file,
         ):
-            stored = list(file)
-            named = {_OTHER_NAMES.get(key, key): key for key in stored}
-            wanted = [key for key in named if key in (*KEYS, *also)]
-            arrays = {k: _plain(partial(file.__getitem__, named[k]), k, path) for k in wanted}
+            stored = [*file]
+            for given in stored:
+                if (key := _OTHER_NAMES.get(given, given)) in wanted:
+                    with _names_the_array(key, path):
+                        arrays[key] = file[given]
     else:
         raise UserError(
             "npz-missing",
@@ -203,12 +204,11 @@ def read_arrays(
     return arrays
 
 
-def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
-    """Return an array; one of Python objects is not read, since that could run code."""
+def _names_the_array(key: str, path: Path) -> AbstractContextManager[None]:
+    """Name an array that cannot be read; one of Python objects is not, since it could run code."""
     of = "str" if key.startswith("y") else "'float32'"
     remedy = f"store it with .astype({of})"
-    with names_the_file(path, f"{key}, a plain number array", remedy):
-        return get()
+    return names_the_file(path, f"{key}, a plain number array", remedy)
 
 
 @contextmanager

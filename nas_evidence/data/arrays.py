@@ -130,11 +130,6 @@ class ArrayData:
         """The kind of target."""
         return stored_kind(self.task)
 
-    @property
-    def n_classes(self) -> int:
-        """Alias of `n_outputs`."""
-        return self.n_outputs
-
 
 def slices(x: Inputs) -> Iterator[Array]:
     """Yield all rows in order, in slices."""

@@ -12,47 +12,25 @@ probability 1/2. Draws are made on the CPU, so they are the same on every device
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
-from nas_evidence.data.tensors import TensorData
+from nas_evidence.data.tensors import IndexedRows, TensorData
 from nas_evidence.spec.study import TrainingPlan
 
 
 class Planned(Protocol):
-    """What is needed of an `Assignment`: the plan, and the seeds of random streams."""
+    """What is needed of an `Assignment`: the plan, and seeds of random streams."""
 
     @property
     def plan(self) -> TrainingPlan:
         """Return the plan of the training."""
 
-    @property
-    def seed(self) -> int:
-        """Return the seed of all random streams."""
-
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
-
-
-@dataclass(frozen=True)
-class Moves:
-    """What is done to each of n images: moved down and right by whole pixels, then reflected.
-
-    shift  int64 [n, 2]      flip  bool [n]
-    """
-
-    shift: Tensor
-    flip: Tensor
-
-    def __getitem__(self, index: slice | Tensor) -> "Moves":
-        return Moves(self.shift[index], self.flip[index])
-
-    def to(self, device: torch.device) -> "Moves":
-        """Return the moves on a device."""
-        return Moves(self.shift.to(device), self.flip.to(device))
 
 
 def padding(size: int) -> int:
@@ -66,31 +44,34 @@ def padding(size: int) -> int:
 
 def drawn_moves(
     augment: Sequence[str], n: int, size: tuple[int, int], generator: torch.Generator
-) -> Moves:
-    """Return random moves of `n` images of some height and width."""
-    shift, flip = torch.zeros(n, 2, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
+) -> Tensor:
+    """Return what is done to each of `n` images of some height and width, at random: int64 [n, 3].
+
+    It is moved down and right by whole pixels, then reflected where the third number is 1.
+    """
+    moves = torch.zeros(n, 3, dtype=torch.int64)
     if "RandomCrop" in augment:
-        sides = [padding(side) for side in size]
-        drawn = [torch.randint(-p, p + 1, (n,), generator=generator) for p in sides]
-        shift = torch.stack(drawn, 1)
+        for axis, side in enumerate(size):
+            most = padding(side)
+            moves[:, axis] = torch.randint(-most, most + 1, (n,), generator=generator)
     if "RandomHorizontalFlip" in augment:
-        flip = torch.rand(n, generator=generator) < 0.5
-    return Moves(shift, flip)
+        moves[:, 2] = torch.rand(n, generator=generator) < 0.5
+    return moves
 
 
-def moved(x: Tensor, moves: Moves) -> Tensor:
+def moved(x: Tensor, moves: Tensor) -> Tensor:
     """Return images [n, C, H, W] after their moves; outside the nearest edge is repeated."""
     n, channels, height, width = x.shape
-    down, right = moves.shift.to(x.device).unbind(1)
+    down, right, flip = moves.to(x.device).unbind(1)
     rows = (torch.arange(height, device=x.device) - down[:, None]).clamp_(0, height - 1)
     across = torch.arange(width, device=x.device).expand(n, width)
-    across = torch.where(moves.flip.to(x.device)[:, None], width - 1 - across, across)
+    across = torch.where(flip[:, None] > 0, width - 1 - across, across)
     columns = (across - right[:, None]).clamp_(0, width - 1)
     index = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, -1)
     return x.flatten(2).gather(2, index.expand(-1, channels, -1)).view_as(x)
 
 
-def moves_of_epoch(data: TensorData, given: Planned, epoch: int) -> Moves | None:
+def moves_of_epoch(data: TensorData, given: Planned, epoch: int) -> Tensor | None:
     """Return the moves of an epoch (from 1; 0 is the evidence); None without augmentation.
 
     In training the k-th are those of the k-th image in the order of the epoch.
@@ -111,24 +92,10 @@ def data_of_evidence(data: TensorData, given: Planned) -> TensorData:
     moves = moves_of_epoch(data, given, 0)
     if moves is None:
         return data
-    return replace(data, x_train=cast(Tensor, MovedRows(data.x_train, moves)))
+    return replace(data, x_train=moved_rows(data.x_train, moves))
 
 
-class MovedRows:
-    """Images that are moved when indexed, by a slice or an index tensor.
-
-    Replaces a tensor where `NormalisedRows` does.
-    """
-
-    dtype = torch.float32
-
-    def __init__(self, x: Tensor, moves: Moves) -> None:
-        self._x, self._moves = x, moves
-        self.shape, self.device = x.shape, x.device
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def __getitem__(self, index: slice | Tensor) -> Tensor:
-        chosen = index.cpu() if isinstance(index, Tensor) else index
-        return moved(self._x[index], self._moves[chosen])
+def moved_rows(x: Tensor, moves: Tensor) -> Tensor:
+    """Return images that are moved when they are indexed."""
+    rows = IndexedRows(x.shape, x.device, lambda index: moved(x[index], moves[index]))
+    return cast(Tensor, rows)

@@ -9,7 +9,6 @@ New images are read by the `ImageReading` of the training: a training image give
 its training input, bit by bit. What is left out is counted and named.
 """
 
-import hashlib
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.array_files import names_the_file
+from nas_evidence.data.arrays import row_hashes
 from nas_evidence.data.image_reading import ImageReading, Kind
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: The formats that PIL may take a file for, whatever its name: others run programs (EPS).
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_ENDED = ", ".join(ENDINGS)
 _OF_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 _BYTES: tuple[Kind, ...] = ("grey", "RGB")
 #: Kinds of images by the mode of PIL; every other mode is RGB.
@@ -41,6 +42,7 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N"), "16-bit grey"),
     "I": "32-bit grey", "F": "float grey",
 }  # fmt: skip
+_OTHER_COLOURS = ("CMYK", "LAB", "HSV", "YCbCr")
 #: Tags of TIFF 6.0: photometric interpretation, whose 0 is white; format of a sample, 2 is signed.
 _PHOTOMETRIC, _SAMPLE_FORMAT, _SIGNED = 262, 339, 2
 #: Largest whole number up to which float32 has all.
@@ -65,7 +67,7 @@ class ImagesRead:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder has folders of images, one per class."""
-    return any(any(_of_classes(place)) for place in (folder, _part(folder, "train")))
+    return any(_of_classes(place) for place in (folder, _part(folder, "train")))
 
 
 def are_images(place: Path) -> bool:
@@ -85,19 +87,17 @@ def read_images(folder: Path, size: int | None = None) -> ImagesRead:
     """
     train, test, left_out = _listed(folder)
     if not train:
-        found = "has none" if folder.is_dir() else "is not there"
         raise UserError(
             "images-without-classes",
             f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
-            f"but {found} (endings: {', '.join(ENDINGS)}){''.join(f'; {s}' for s in left_out)}",
+            f"but no image is there (endings: {_ENDED}){''.join(f'; {s}' for s in left_out)}",
             remedy="correct path in [dataset] or data_root (--data-root)",
         )
     paths, n = [*train, *test], len(train)
     items = {path.relative_to(folder).as_posix(): path for path in paths}
     x, reading = _read_all(items, size)
-    labels, names = np.array([path.parent.name for path in paths]), tuple(items)
-    copies = _said_copies(x, names, labels, n)
-    said = (*reading.said, *left_out, *_said_classes(labels[:n]), *copies)
+    labels, names = _classes_of(paths), tuple(items)
+    said = (*reading.said, *left_out, *_said_copies(x, names, labels, n))
     arrays = {"x_train": x[:n], "y_train": labels[:n]}
     arrays |= {"x_test": x[n:], "y_test": labels[n:]} if test else {}
     return ImagesRead(arrays, replace(reading, said=said), names)
@@ -121,12 +121,17 @@ def new_images(place: Path, reading: ImageReading) -> ImagesRead:
     if not paths:
         raise UserError(
             "no-new-images",
-            f"{place} holds no images (endings: {', '.join(ENDINGS)}); name a folder of "
+            f"{place} holds no images (endings: {_ENDED}); name a folder of "
             "images, or of one folder of images per class",
         )
     found = _as_in_training({p.relative_to(place).as_posix(): p for p in paths}, reading, left_out)
-    classes = {"y_train": np.array([path.parent.name for path in paths])} if train else {}
-    return replace(found, arrays=found.arrays | classes)
+    return (
+        replace(found, arrays=found.arrays | {"y_train": _classes_of(paths)}) if train else found
+    )
+
+
+def _classes_of(paths: Sequence[Path]) -> Array:
+    return np.array([path.parent.name for path in paths])
 
 
 def images_in_memory(images: Sequence["Image"], size: int | None = None) -> ImagesRead:
@@ -153,28 +158,19 @@ def are_of_pil(values: Any) -> bool:
     )
 
 
-def said_names(dataset: object) -> list[str]:
-    """Say which classes the numbers of a data set such as torchvision's ImageFolder are."""
-    names = getattr(dataset, "classes", None)
-    if not isinstance(names, list | tuple):
-        return []
-    listed = [f"{i} is {name}" for i, name in enumerate(names)]
-    return [f"the classes of the data set stay numbers: {_listing(listed, 10)}"]
-
-
 # --- which files there are
 
 
-def _is_hidden(path: Path) -> bool:
-    return path.name.startswith(".") or path.name in _OF_SYSTEMS
+def _is_shown(path: Path) -> bool:
+    return not path.name.startswith(".") and path.name not in _OF_SYSTEMS
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in ENDINGS and not _is_hidden(path) and path.is_file()
+    return path.suffix.lower() in ENDINGS and _is_shown(path) and path.is_file()
 
 
-def _of_classes(folder: Path) -> Iterator[Path]:
-    return (p for p in folder.glob("*/*") if _is_image(p) and not _is_hidden(p.parent))
+def _of_classes(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*/*") if _is_image(p) and _is_shown(p.parent))
 
 
 def _part(folder: Path, name: str) -> Path:
@@ -185,9 +181,9 @@ def _part(folder: Path, name: str) -> Path:
 
 def _listed(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
     """Return the images of training and test, and a sentence about what is left out."""
-    train = sorted(_of_classes(_part(folder, "train")))
-    test = sorted(_of_classes(_part(folder, "test"))) if train else []
-    train = train or sorted(_of_classes(folder))
+    train, test = (_of_classes(_part(folder, name)) for name in ("train", "test"))
+    if not train:
+        train, test = _of_classes(folder), []
     return train, test, _told(folder, [*train, *test])
 
 
@@ -203,7 +199,7 @@ def _told(folder: Path, used: Sequence[Path]) -> list[str]:
         return []
     return [
         f"left out: {_counted(len(left), 'file or folder', 'files or folders')} "
-        f"({_listing(left)}); an image ends in {', '.join(ENDINGS)} and lies in the folder of its "
+        f"({_listing(left)}); an image ends in {_ENDED} and lies in the folder of its "
         "class, in `train` or `test` if these are there"
     ]
 
@@ -295,8 +291,7 @@ def _pixels_of(
             image = _upright(stored)
             losses = {
                 "read without transparency": _is_transparent(image),
-                f"converted from {image.mode} to RGB": image.mode
-                in ("CMYK", "LAB", "HSV", "YCbCr"),
+                f"converted from {image.mode} to RGB": image.mode in _OTHER_COLOURS,
                 "read with 8 of 16 bits per channel": ";16" in tiles and reading.kind in _BYTES,
                 "rounded to float32, as values exceed 16,777,216": (
                     image.mode == "I" and np.abs(np.asarray(image, np.int64)).max() > _WHOLE
@@ -369,20 +364,12 @@ def _opened(item: "Path | Image") -> Iterator["Image"]:
 # --- what is said of them
 
 
-def _said_classes(labels: Array) -> list[str]:
-    names, counts = np.unique(labels, return_counts=True)
-    alone = names[counts == 1].tolist()
-    told = f"{_counted(len(alone), 'class', 'classes')} with one image: {_listing(alone)}"
-    return [told] if alone else []
-
-
 def _said_copies(x: Array, names: Sequence[str], labels: Array, n_train: int) -> list[str]:
     """Say which images are equal to an earlier one: in training and test, in two classes, ..."""
-    first: dict[bytes, int] = {}
+    first: dict[int, int] = {}
     found = defaultdict[str, list[str]](list)
-    for i, image in enumerate(x):
-        at = first.setdefault(hashlib.blake2b(image.tobytes()).digest(), i)
-        if at == i:
+    for i, image in enumerate(row_hashes(x)):
+        if (at := first.setdefault(image, i)) == i:
             continue
         where = "in two classes" if labels[at] != labels[i] else "in one class"
         if at < n_train <= i:
@@ -398,5 +385,5 @@ def _counted(n: int, one: str, several: str = "") -> str:
     return f"{n} {one if n == 1 else several or f'{one}s'}"
 
 
-def _listing(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(map(on_one_line, names[:most])) + ", ..." * (len(names) > most)
+def _listing(names: Sequence[str]) -> str:
+    return ", ".join(map(on_one_line, names[:3])) + ", ..." * (len(names) > 3)

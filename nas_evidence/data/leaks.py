@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.maths.metrics import auroc
 
 #: Largest deviation from a straight line, in standard deviations of the target.
 _STRAIGHT = 1e-6
@@ -65,12 +66,15 @@ def of_labels(values: pd.Series, y: Array, rows: Array) -> str:
 
 def of_real_targets(values: pd.Series, y: Array, rows: Array) -> str:
     """Return how a feature gives one of some real targets away, in words."""
-    for k in range(y.shape[1]):
+    if not pd.api.types.is_numeric_dtype(values):
+        return ""
+    x = values.astype("float64")
+    for k, target in enumerate(y.T):
         which = "the target" if y.shape[1] == 1 else f"target {k + 1} of {y.shape[1]}"
-        if _is_line(values, y[:, k]):
+        if _is_line(x.to_numpy(), target):
             return f"determines {which}"
         if len(y) >= _ROWS:
-            found = _rank_correlation(values.iloc[rows], y[rows, k])
+            found = _rank_correlation(x.iloc[rows], target[rows])
             if found >= _ORDERS:
                 return f"orders {which} almost alone (rank correlation {found:.4f})"
     return ""
@@ -96,43 +100,32 @@ def _aurocs(values: pd.Series, y: Array) -> dict[int, float]:
         codes = pd.factorize(codes)[0]
     else:
         is_code, codes = True, pd.factorize(values, use_na_sentinel=False)[0]
-    n_codes, halves = codes.max() + 1, np.arange(len(y)) % 2
-    counts, found = np.bincount(y), {}
-    told = np.flatnonzero(counts >= _OF_CLASS)
+    counts, found, halves = np.bincount(y), dict[int, float](), np.arange(len(y)) % 2
     if len(counts) < 2:
         return {}
-    for label in told[: 1 if len(counts) == 2 else None]:
+    for label in np.flatnonzero(counts >= _OF_CLASS)[: 1 if len(counts) == 2 else None].tolist():
         hit = y == label
-        shares = np.empty(len(y))
-        for half in (0, 1):
-            other = halves != half
-            hits = np.bincount(codes[other], weights=hit[other], minlength=n_codes)
-            n = np.bincount(codes[other], minlength=n_codes)
-            shares[~other] = ((hits + hit.mean()) / (n + 1))[codes[~other]]
-        ranks = np.asarray(pd.Series(shares).rank())[hit]
-        n_hit, n_rest = hit.sum(), (~hit).sum()
-        found[int(label)] = float((ranks.sum() - n_hit * (n_hit + 1) / 2) / (n_hit * n_rest))
-        if found[int(label)] < _ORDERS and not is_code:
-            return {int(label): found[int(label)]}
+        hits, n = (
+            np.bincount(2 * codes + halves, weights, 2 * int(codes.max()) + 2).reshape(-1, 2)
+            for weights in (hit, None)
+        )
+        shares = ((hits + hit.mean()) / (n + 1))[codes, 1 - halves]  # of the other half
+        found[label] = auroc(shares[~hit], shares[hit])
+        if found[label] < _ORDERS and not is_code:
+            return {label: found[label]}
     return found
 
 
-def _rank_correlation(values: pd.Series, target: Array) -> float:
+def _rank_correlation(x: pd.Series, target: Array) -> float:
     """Return the size of Spearman's correlation; a missing number is the median."""
-    if not pd.api.types.is_numeric_dtype(values):
+    x = x.fillna(x.median())
+    if x.nunique() < 2 or len(np.unique(target)) < 2:
         return 0.0
-    filled = values.astype("float64").fillna(values.median())
-    if filled.nunique() < 2 or len(np.unique(target)) < 2:
-        return 0.0
-    return abs(float(filled.rank().corr(pd.Series(target, index=filled.index).rank())))
+    return abs(float(x.rank().corr(pd.Series(target, index=x.index).rank())))
 
 
-def _is_line(values: pd.Series, target: Array) -> bool:
-    if not pd.api.types.is_numeric_dtype(values):
-        return False
-    x = values.to_numpy("float64", na_value=np.nan)
+def _is_line(x: Array, target: Array) -> bool:
     if len(x) < 3 or not np.isfinite(x).all() or x.std() == 0 or target.std() == 0:
         return False
     x, target = (x - x.mean()) / x.std(), (target - target.mean()) / target.std()
-    rest = target - x * np.mean(x * target)
-    return bool(np.abs(rest).max() < _STRAIGHT)
+    return bool(np.abs(target - x * np.mean(x * target)).max() < _STRAIGHT)

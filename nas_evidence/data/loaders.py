@@ -1,248 +1,141 @@
 """Loaders, data sets and tensors as the two tensors that an evidence is of.
 
-    x [n, ...], y [n, ...]    the rows that a training loop over them visits, each once
+    x [n, ...], y [n, ...]    the rows that a training loop over them visits
 
-A `DataLoader` is read as it is: its sampler says which rows, its `collate_fn` what a row is. Rows
-that change from one reading to the next, or count several times, have no evidence of their own,
-and are refused with the remedy.
+A loader or a data set is read twice. Rows that are others the second time, in any order, have no
+evidence of their own: those of random augmentation, of samplers that draw some of the rows or
+some more often, and of a `collate_fn` that mixes rows. They are refused with the remedy.
 """
 
-import copy
+import hashlib
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from nas_evidence.plumbing.user_error import UserError
 
 #: Names of the targets in a batch that is a mapping.
 _TARGETS = ("y", "label", "labels", "target", "targets")
-#: Rows at which a stream counts as endless.
-_MOST_STREAMED = 1_000_000
-#: Rows that are read twice.
-_TWICE = 3
+#: Rows at which a stream counts as endless, and rows of a batch of data without a loader.
+_MOST_STREAMED, _BATCH = 1_000_000, 256
 
 
-@dataclass(frozen=True)
-class VisitedRows:
-    """The rows that a training visits.
-
-    x, y     inputs [n, ...] and targets [n, ...]
-    shorter  some rows as a batch of their own, and as in x, where the former is padded less
-    """
-
-    x: Tensor
-    y: Tensor
-    shorter: tuple[Tensor, Tensor] | None = None
-
-
-def visited_rows(data: Any) -> VisitedRows:
-    """Return the rows of a DataLoader, a data set, a list of pairs, or tensors (x, y).
+def visited_rows(data: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a DataLoader, a data set, a list of pairs, or tensors (x, y).
 
     The state of global random generators and of those of the loader is left as it was.
 
     Raises:
-        ValueError: if the rows are not the same in each epoch, count several times, or do not fit
-            one tensor of inputs and one of targets; says why and what to do.
+        ValueError: if the rows are not the same in each epoch, or do not fit one tensor of inputs
+            and one of targets; says why and what to do.
     """
-    with _randomness_kept(data):
-        found = _read(data)
-    if len(found.x) != len(found.y) or len(found.x) == 0:
-        raise UserError(
-            "own-loop-rows",
-            f"inputs and targets must have the same number of rows, at least one, but have "
-            f"{len(found.x)} and {len(found.y)}",
-        )
-    return found
-
-
-def _read(data: Any) -> VisitedRows:
-    if isinstance(data, DataLoader):
-        return _stream(data) if isinstance(data.dataset, IterableDataset) else _of_loader(data)
-    if isinstance(data, IterableDataset):
-        return _stream(DataLoader(data, batch_size=256))
     if isinstance(data, Mapping) or (
         isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data))
     ):
-        return VisitedRows(*_pair(data))
-    if not hasattr(data, "__getitem__") or not isinstance(data, Sized):
-        raise UserError(
-            "own-loop-data",
-            "`data` must be a DataLoader or Dataset with a length, pairs, or tensors (x, y), but "
-            f"got a {type(data).__name__}; every update needs all data in a fixed order",
-        )
-    return _collated(data, range(len(data)), default_collate, len(data))
-
-
-def _of_loader(loader: "DataLoader[Any]") -> VisitedRows:
-    if loader.batch_sampler is None:  # the data set gives batches
-        items = [loader.collate_fn(loader.dataset[i]) for i in _drawn(loader.sampler)]
-        return VisitedRows(*_joined([_pair(item) for item in items]))
-    rows = _visited(loader)
-    return _collated(loader.dataset, rows, loader.collate_fn, loader.batch_size or len(rows))
-
-
-def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
-    """Return the rows that the epochs of a loader visit, in ascending order."""
-    batches = loader.batch_sampler
-    sampler = getattr(batches, "sampler", batches)
-    if isinstance(sampler, DistributedSampler):  # this process draws its part of them
-        return range(len(sampler.dataset))  # type: ignore[arg-type]
-    try:
-        return _drawn(sampler, batches)
-    except UserError:
-        if type(batches) is not BatchSampler or not batches.drop_last:
-            raise
-        return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
-
-
-def _drawn(sampler: Any, batches: Any = None) -> Sequence[int]:
-    """Return the rows that a sampler, or batches of its rows, draws in each epoch, ascending.
-
-    Raises:
-        ValueError: if they differ between two epochs, or some are drawn more often than others.
-    """
-    if isinstance(sampler, Iterator):
-        raise UserError(
-            "loader-read-once",
-            f"the sampler, a {type(sampler).__name__}, can be read only once, and the training "
-            "needs it; give a list of rows or a torch.utils.data.Subset",
-        )
-
-    def epoch() -> Counter[int]:
-        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
-        if batches is None:
-            return Counter(map(int, copy.copy(sampler)))
-        own = copy.copy(batches)
-        if hasattr(own, "sampler"):
-            own.sampler = copy.copy(sampler)
-        return Counter(int(row) for batch in own for row in batch)
-
-    one, other = epoch(), epoch()
-    if one != other or len(set(one.values())) > 1:
-        how = "other rows in each epoch" if one != other else "some rows more often than others"
+        return _joined([_pair(data)])
+    with _randomness_kept(data):
+        (x, y), other = (_epoch(_all_rows(data, more)) for more in (0, 1))
+    keys, again = _hashes(x, y), _hashes(*other)
+    if sorted(keys) != sorted(again):
         raise UserError(
             "loader-rows-vary",
-            f"the sampler, a {type(sampler).__name__}, draws {how}, so that the training has no "
-            "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
-            "shuffle=True",
+            f"`data`, a {type(data).__name__}, must give the same rows each time it is read, but "
+            "does not; the evidence is of fixed data: leave out random augmentation, sampling and "
+            "a collate_fn that mixes rows, and give what is trained on as a Dataset, such as "
+            "torch.utils.data.Subset, or as tensors (x, y)",
         )
-    return sorted(one)
+    if keys != again:  # shuffled: in an order of their own
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        x, y = x[order], y[order]
+    return x, y
 
 
-def _collated(
-    data: Any, rows: Sequence[int], collate: Callable[[list[Any]], Any], size: int
-) -> VisitedRows:
-    """Return rows of a data set as one batch, checked to be the same in a smaller one."""
-    if isinstance(data, TensorDataset) and collate is default_collate:
-        index = torch.as_tensor(rows, dtype=torch.int64)
-        whole = len(rows) == len(data) and isinstance(rows, range)
-        tensors = data.tensors if whole else [t[index.to(t.device)] for t in data.tensors]
-        return VisitedRows(*_pair(tuple(tensors)))
-    if not rows:
-        return VisitedRows(torch.zeros(0), torch.zeros(0))
-    items, again = _items(data, rows), _items(data, rows[:_TWICE])
-    first, second = (_pair(_put_together(collate, some)) for some in (items[:_TWICE], again))
-    if not all(map(_same, first, second)):
-        raise UserError(
-            "loader-random-rows",
-            f"the data set, a {type(data).__name__}, or `collate_fn` gives row {rows[0]} other "
-            "values each time it is read, as random augmentation does; the likelihood is of fixed "
-            "data: leave it out, or give a copy without it",
-        )
-    x, y = _pair(_put_together(collate, items))
-    if collate is default_collate:
-        return VisitedRows(x, y)
-    last = list(range(len(rows)))[: -min(size, len(rows)) - 1 : -1]
-    few, few_y = _pair(_put_together(collate, [items[i] for i in last]))
-    if len(x) != len(rows) or not _is_corner(few, x[last]) or not _same(few_y, y[last]):
-        raise UserError(
-            "loader-collate-varies",
-            "`collate_fn` gives rows other values in another batch, so that the training has no "
-            "fixed data; let it treat each row by itself, and pad at the end only",
-        )
-    return VisitedRows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
+def _all_rows(data: Any, more: int) -> "DataLoader[Any]":
+    """Return a loader of what a training visits, in order if it visits all rows of a data set.
+
+    Args:
+        data: of the user.
+        more: rows that a batch has more, which must not change them.
+    """
+    if not isinstance(data, DataLoader):
+        if not isinstance(data, IterableDataset) and not (
+            hasattr(data, "__getitem__") and isinstance(data, Sized)
+        ):
+            raise UserError(
+                "own-loop-data",
+                "`data` must be a DataLoader or Dataset with a length, pairs, or tensors (x, y), "
+                f"but got a {type(data).__name__}; every update needs all data in a fixed order",
+            )
+        return DataLoader(data, _BATCH + more)  # type: ignore[arg-type]
+    sampler = data.sampler
+    shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
+    shuffles = shuffles and len(sampler) == len(data.dataset)  # type: ignore[arg-type]
+    if (shuffles or isinstance(sampler, DistributedSampler)) and len(data):
+        size = None if data.batch_size is None else data.batch_size + more
+        return DataLoader(data.dataset, size, collate_fn=data.collate_fn)
+    return data
 
 
-def _is_corner(few: Tensor, whole: Tensor) -> bool:
-    """Tell whether rows are the same as padded ones, up to the padding at their ends."""
-    if few.ndim != whole.ndim:
-        return False
-    return _same(whole[tuple(slice(length) for length in few.shape)], few)
-
-
-def _items(data: Any, rows: Sequence[int]) -> list[Any]:
-    if hasattr(data, "__getitems__"):
-        return list(data.__getitems__(list(rows)))
-    return [data[row] for row in rows]
-
-
-def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+def _epoch(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
+    parts, n = list[tuple[Tensor, Tensor]](), 0
     try:
-        return collate(items)
-    except (RuntimeError, TypeError, ValueError) as error:
+        for batch in loader:
+            x, y = _pair(batch)
+            alone = loader.batch_size is None and y.ndim == 0
+            parts.append((x[None], y[None]) if alone else (x, y))
+            n += len(parts[-1][0])
+            if n > _MOST_STREAMED:
+                raise UserError(
+                    "loader-stream-endless",
+                    f"the stream, a {type(loader.dataset).__name__}, has not ended after "
+                    f"{_MOST_STREAMED:,} rows; the evidence is of all data of an epoch, so give "
+                    "one that ends, or tensors (x, y)",
+                )
+    except (RuntimeError, TypeError) as error:
         first = " ".join(str(error).strip().splitlines()[:1])
         raise UserError(
             "loader-rows-differ",
-            f"the rows cannot be put together as one batch: {first}; give rows of one shape, or a "
-            "`collate_fn` that pads any number of them",
+            f"the rows cannot be put together as batches: {first}; give rows of one shape",
         ) from error
+    return _joined(parts)
 
 
-def _stream(loader: "DataLoader[Any]") -> VisitedRows:
-    """Return the rows of a data set that can only be read from its beginning to its end."""
-    one, other = (_once(loader) for _ in range(2))
-    sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
-    if len(one[0]) != len(other[0]) or not np.allclose(sums[0], sums[1], equal_nan=True):
-        raise UserError(
-            "loader-stream-varies",
-            f"the stream, a {type(loader.dataset).__name__}, gives {len(one[0])} rows when it is "
-            f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "
-            "each epoch with the same rows, or give them as tensors (x, y)",
-        )
-    return VisitedRows(*one)
-
-
-def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
-    parts, n = [], 0
-    for batch in loader:
-        x, y = _pair(batch)
-        parts.append((x[None], y[None]) if loader.batch_size is None and y.ndim == 0 else (x, y))
-        n += len(parts[-1][0])
-        if n > _MOST_STREAMED:
-            raise UserError(
-                "loader-stream-endless",
-                f"the stream, a {type(loader.dataset).__name__}, has not ended after "
-                f"{_MOST_STREAMED:,} rows; the evidence is of all data of an epoch, so give one "
-                "that ends, or tensors (x, y)",
-            )
-    return _joined(parts) if parts else (torch.zeros(0), torch.zeros(0))
-
-
-def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    shapes = {x.shape[1:] for x, _ in batches}
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    shapes = {x.shape[1:] for x, _ in parts}
     if len(shapes) > 1:
         raise UserError(
-            "loader-shapes-differ",
+            "loader-rows-differ",
             f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
             "rows one shape, such as sequences padded to one length",
         )
-    x, y = (torch.cat(list(parts)) for parts in zip(*batches, strict=True))
+    n, n_targets = (sum(len(part[k]) for part in parts) for k in (0, 1))
+    if n != n_targets or not n:
+        raise UserError(
+            "own-loop-rows",
+            "inputs and targets must have the same number of rows, at least one, but have "
+            f"{n} and {n_targets}",
+        )
+    if len(parts) == 1:  # tensors of the user, which are not copied
+        return parts[0]
+    x, y = (torch.cat(list(part)) for part in zip(*parts, strict=True))
     return x, y
+
+
+def _hashes(x: Tensor, y: Tensor) -> list[bytes]:
+    """Return a hash of each row [n], of its input and its target."""
+    rows = (
+        part.cpu().reshape(len(part), -1).contiguous().view(torch.uint8).numpy() for part in (x, y)
+    )
+    return [
+        hashlib.sha256(one.tobytes() + other.tobytes()).digest()
+        for one, other in zip(*rows, strict=True)
+    ]
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
@@ -271,13 +164,6 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
 
 def _is_array(part: Any) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors are equal; NaN equals NaN."""
-    if one.shape != other.shape:
-        return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 @contextmanager

@@ -50,11 +50,11 @@ class MappedRows:
         self._stored = np.load(self.path, mmap_mode="r", allow_pickle=False)
         one = arranged(self._stored[:1])
         self.dtype = one.dtype
-        self._n = len(self._stored) if rows is None else len(rows)
-        self.shape: tuple[int, ...] = (self._n, *one.shape[1:])
+        n = len(self._stored) if rows is None else len(rows)
+        self.shape: tuple[int, ...] = (n, *one.shape[1:])
 
     def __len__(self) -> int:
-        return self._n
+        return self.shape[0]
 
     def __getitem__(self, index: slice | NDArray[np.int64]) -> Array:
         rows = index if self.rows is None else self.rows[index]

@@ -19,9 +19,9 @@ from nas_evidence.data.array_files import KEYS, read_arrays, rows_of_arrays
 from nas_evidence.data.arrays import ArrayData, RawArrays
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.cells import how_read, with_numbers_read
-from nas_evidence.data.digest import ChangedDataError, check_content, content_of, fingerprint
+from nas_evidence.data.digest import ChangedDataError, content_of, fingerprint
 from nas_evidence.data.image_reading import STORED, ImageReading, reading_in
-from nas_evidence.data.images import are_of_pil, images_in_memory, read_images, said_names
+from nas_evidence.data.images import are_of_pil, images_in_memory, read_images
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
@@ -37,7 +37,7 @@ from nas_evidence.data.reading import (
 )
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import TEXT
-from nas_evidence.data.targets import check_unordered, typed_targets
+from nas_evidence.data.targets import check_unordered, numbers_of, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
@@ -50,6 +50,7 @@ KEPT = "data"
 GIVEN = "data"
 #: What some of their types are called; others by the names of the types.
 _CALLED = {"ndarray": "array", "Tensor": "tensor"}
+_CLASSES = [task for task, kind in TARGET_KINDS.items() if kind.classes]
 #: Options that may be arrays with a value for each row, and how they are then stored.
 _OF_ROWS = {"groups": "groups", "time_column": "times", "weights": "weights"}
 
@@ -129,23 +130,21 @@ class Source:
 
         The arrays stay if it only says which task the data have.
         """
-        kept = {"name": self.spec.name, "path": self.spec.path, "content": self.spec.content}
+        kept = {key: getattr(self.spec, key) for key in ("name", "path", "content")}
         asked = spec.model_copy(update=kept)
-        taken: dict[int, ArrayData] = {}
-        if asked == self.spec:
-            taken = self._taken
-        elif asked == self.spec.model_copy(update={"task": asked.task}):
-            taken = {
-                seed: replace(arrays, meaning=arrays.meaning.settled())
-                for seed, arrays in self._taken.items()
-                if arrays.kind.task == asked.task
-            }
+        taken = {
+            seed: arrays
+            if asked.task is None
+            else replace(arrays, meaning=arrays.meaning.settled())
+            for seed, arrays in self._taken.items()
+            if asked == self.spec.model_copy(update={"task": asked.task})
+            and asked.task in (self.spec.task, arrays.kind.task)
+        }
         return replace(self, spec=asked, _taken=taken)
 
     def taken(self, *, seed: int) -> "Source":
         """Return the arrays of a seed alone: data that can be pickled, and are not read again."""
-        taken = {seed: self.arrays(seed=seed)}
-        return Source(self.spec, {}, self.given, _taken_alone, _taken=taken)
+        return replace(self, files={}, raw=_taken_alone, _taken={seed: self.arrays(seed=seed)})
 
     def spoilt(self, folder: Path) -> list[str]:
         """Return the files of a study's copy of these data that a damaged disk left otherwise."""
@@ -175,23 +174,20 @@ class Source:
         Raises:
             ValueError: if not; names the data and the remedy.
         """
+        if stored.content in (None, self.spec.content):
+            return
+        what, known = "other data", f" ({began})" if began else ""
         if (stored.test_path is None) != (self.spec.test_path is None):
             how = "without" if stored.test_path is None else "with"
-            raise UserError(
-                "test-table-differs",
-                f"{folder} began {how} a table of test rows; give the same `test` as then, or "
-                "another study folder as `out`",
-            )
-        if stored.content is not None and stored.content != self.spec.content:
-            known, place = f" ({began})" if began else "", shell_word(folder)
-            again = f"`nas-evidence refit {place} {shell_word(self.given)}`"
-            if self.given == GIVEN:
-                again = f"nas_evidence.refit({str(folder)!r}, data)"
-            raise UserError(
-                "given-data-changed",
-                f"{folder} belongs to other data{known}; give another study folder as `out`, "
-                f"or train its best architecture on these: {again}",
-            )
+            what = f"data {how} a table of test rows"
+        again = f"`nas-evidence refit {shell_word(folder)} {shell_word(self.given)}`"
+        if self.given == GIVEN:
+            again = f"nas_evidence.refit({str(folder)!r}, data)"
+        raise UserError(
+            "given-data-changed",
+            f"{folder} belongs to {what}{known}; give another study folder as `out`, "
+            f"or train its best architecture on these: {again}",
+        )
 
 
 def _taken_alone(spec: DatasetSpec, *, seed: int) -> RawArrays:
@@ -216,17 +212,17 @@ def source_of(
     """
     if spec.name not in OWN_DATA:
         return None
-    spec, path = _located(spec, base, data_root)
-    if spec.name == "table":
-        return table_source(*_frames(spec, path, data_root), spec, given=path.name)
+    path, spec = _located(spec, base, data_root), spec.model_copy(update={"content": None})
+    if spec.name != "npz":
+        rows = _rows(spec, path, base, data_root)
+        if rows.frame is not None:
+            return table_source(rows.frame, rows.test, spec, given=path.name)
+        return array_source(rows.arrays, spec, given=path.resolve().name, images=rows.images)
     path = path.resolve()
-    if spec.name == "images":
-        found = read_images(path, spec.image_size)
-        return array_source(found.arrays, spec, given=path.name, images=found.reading)
     update = {"path": str(path), "content": fingerprint(path, _names(spec))}
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:  # hashed just now
-        return _own(spec.model_copy(update={"content": None}), seed=seed)
+        return _rows(spec, path, base, data_root).raw(spec, seed=seed)
 
     return Source(spec.model_copy(update=update), {}, str(path), raw)
 
@@ -246,21 +242,17 @@ def stored_source(
         data_root: folder of the named data sets.
         download: whether missing files may be downloaded into `data_root`.
     """
-    root = None if data_root is None else str(data_root)
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        how: dict[str, Any] = {"base": base} if spec.name in OWN_DATA else {"download": download}
-        return DATASETS[spec.name](spec, seed=seed, data_root=root, **how)
+        if spec.name in OWN_DATA:
+            return stored_rows(spec, base=base, data_root=data_root).raw(spec, seed=seed)
+        return NAMED[spec.name](spec, seed=seed, data_root=data_root, download=download)
 
     return Source(spec, {}, spec.path or spec.name, raw)
 
 
 def stored_rows(
-    spec: DatasetSpec,
-    *,
-    base: Path | None,
-    data_root: str | Path | None = None,
-    mapped: bool = False,
+    spec: DatasetSpec, *, base: Path | None, data_root: str | Path | None = None
 ) -> StoredRows:
     """Read the user's own data that a study in `base` keeps, or that lie where it names them.
 
@@ -268,18 +260,27 @@ def stored_rows(
         spec: the data set of the study.
         base: folder of the study, or of the study file.
         data_root: folder that paths are relative to instead.
-        mapped: leave arrays of a folder on disk.
 
     Raises:
         ValueError: if they are missing, cannot be read, or are others than at its beginning.
     """
-    kept = is_kept(spec)
-    root = None if data_root is None else str(data_root)
-    spec, path = _located(spec, base, root)
+    path = _located(spec, base, data_root)
     try:
-        return _checked(spec, path, root, mapped)
+        rows = _rows(spec, path, base, data_root)
+        if spec.content is not None:
+            frames = [one for one in (rows.frame, rows.test) if one is not None]
+            found = content_of(frames) if frames else fingerprint(path, _names(spec))
+            if found != spec.content:
+                raise ChangedDataError(
+                    "data-changed",
+                    f"{path} is not the data that this study began with (its SHA-256 differs from "
+                    "`content` in study.toml; early versions of 0.1.0 hashed only parts of files "
+                    "above 1 GB)",
+                    remedy="restore it, or start another study with another `out`",
+                )
+        return rows
     except UserError as error:
-        if not kept:
+        if not is_kept(spec):
             raise
         folder = "its folder" if base is None else shell_word(base)
         raise ChangedDataError(
@@ -290,85 +291,69 @@ def stored_rows(
         ) from None
 
 
-def _checked(spec: DatasetSpec, path: Path, data_root: str | None, mapped: bool) -> StoredRows:
+def _rows(
+    spec: DatasetSpec, path: Path, base: Path | None, data_root: str | Path | None
+) -> StoredRows:
+    """Read the user's own data at a path; arrays of a folder that no study keeps stay on disk."""
     if spec.name == "images":
         read = read_images(path, spec.image_size)
         return StoredRows(arrays=read.arrays, images=read.reading, where=str(path))
-    if spec.name == "table":
-        frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
-        rows = StoredRows(frame, test, where=path.name)
-    else:
-        arrays = read_arrays(path, spec.columns_of_rows, mapped=mapped, needed=KEYS[:2])
-        rows = StoredRows(arrays=arrays, images=reading_in(path), where=str(path))
-    if spec.content is not None:
-        frames = [one for one in (rows.frame, rows.test) if one is not None]
-        found = content_of(frames) if frames else fingerprint(path, _names(spec))
-        check_content(found, spec.content, str(path))
-    return rows
+    if spec.name == "npz":
+        also, mapped = spec.columns_of_rows, not is_kept(spec)
+        arrays = read_arrays(path, also, mapped=mapped, needed=KEYS[:2])
+        return StoredRows(arrays=arrays, images=reading_in(path), where=str(path))
+    stored = spec.content is not None
+    kept, target = _codes_of(spec.model_dump())
+    frame = read_frame(path, stored=stored, kept=kept, target=target)
+    test = None
+    if spec.test_path is not None:
+        test = _test_rows(_place(spec.test_path, base, data_root), frame, spec.target, stored)
+    check_words(frame, path, spec.target)
+    return StoredRows(frame, test, where=path.name)
 
 
-def _own(
-    spec: DatasetSpec, *, seed: int, data_root: str | None = None, base: Path | None = None
-) -> RawArrays:
-    rows = stored_rows(spec, base=base, data_root=data_root, mapped=not is_kept(spec))
-    return rows.raw(spec, seed=seed)
+def _test_rows(
+    path: Path, frame: pd.DataFrame, target: str | None, stored: bool = False
+) -> pd.DataFrame:
+    test = read_frame(path, how_read(frame)[1], stored=stored)
+    check_words(test, path, target)
+    return test
 
 
-#: Name -> reader, called as `read(spec, seed=, data_root=)`.
-DATASETS: dict[str, Callable[..., RawArrays]] = {**NAMED, **dict.fromkeys(OWN_DATA, _own)}
+def _place(given: str, base: Path | None, data_root: str | Path | None) -> Path:
+    """Return where a path is: below `data_root` if given; else beside the study file, or here.
 
-
-def _located(
-    spec: DatasetSpec, base: Path | None, data_root: str | None
-) -> tuple[DatasetSpec, Path]:
-    """Return the data set with paths that do not depend on the study file, and where it is.
-
-    A relative path is relative to `data_root` if given; else to `base`, the folder of the study
-    file; or to the current folder, if it is there alone.
+    It is relative to the current folder if it is there alone.
     """
-    changed = {}
-    for key in ("path", "test_path"):
-        given = getattr(spec, key)
-        if given is None or base is None or data_root is not None:
-            continue
-        path = Path(given).expanduser()
-        if not path.is_absolute() and ((base / path).exists() or not path.exists()):
-            changed[key] = str(base / path)
-    spec = spec.model_copy(update=changed)
+    path = Path(given).expanduser()
+    if data_root is not None:
+        return Path(data_root).expanduser() / path
+    beside = (base or Path()) / path
+    return beside if beside.exists() or not path.exists() else path
+
+
+def _located(spec: DatasetSpec, base: Path | None, data_root: str | Path | None) -> Path:
     assert spec.path is not None  # DatasetSpec checks it
-    path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
+    path = _place(spec.path, base, data_root)
     if path.exists() and (kind := kind_of(path)) not in (None, spec.name):
         raise UserError(
             "data-of-another-kind",
             f'{path} holds data of the kind "{kind}", but [dataset] has name = "{spec.name}"; set '
             f'name = "{kind}"',
         )
-    return spec, path
+    return path
 
 
-def _frames(
-    spec: DatasetSpec, path: Path, data_root: str | None, *, stored: bool = False
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    kept, target = _kept(spec.model_dump())
-    frame, test = read_frame(path, stored=stored, kept=kept, target=target), None
-    if spec.test_path is not None:
-        other = Path(data_root or ".").expanduser() / spec.test_path
-        test = read_frame(other, how_read(frame)[1], stored=stored)
-        check_words(test, other, spec.target)
-    check_words(frame, path, spec.target)
-    return frame, test
-
-
-def _kept(keys: Mapping[str, Any]) -> tuple[set[str], str | None]:
+def _codes_of(keys: Mapping[str, Any]) -> tuple[set[str], str | None]:
     """Return the columns whose codes stay text, and the target if it may have classes.
 
     Args:
         keys: options of [dataset].
     """
-    named = {*(keys.get("categorical") or ()), keys.get("groups") or ""}
     target, task = keys.get("target"), keys.get("task")
-    classes = {target or ""} if _are_classes(task) else set[str]()
-    return {*named, *classes} - {""}, target if task is None else None
+    named = [*(keys.get("categorical") or ()), keys.get("groups")]
+    named += [target] if task in _CLASSES else []
+    return {name for name in named if name}, target if task is None else None
 
 
 def _names(spec: DatasetSpec) -> tuple[str, ...]:
@@ -385,24 +370,19 @@ def table_source(
     """Return a table in memory as the source of a study."""
     if spec.target in frame.columns:
         check_unordered(frame[spec.target], spec.task, f"target {spec.target!r} in {given}")
-    files = {f"{KEPT}/train.parquet": _parquet(frame)}
-    if test is not None:
-        files[f"{KEPT}/test.parquet"] = _parquet(test)
+    tables = {"train": frame, "test": test}
+    files = {
+        f"{KEPT}/{name}.parquet": one.to_parquet(index=False)
+        for name, one in tables.items()
+        if one is not None
+    }
     # The rows as every later reader of the stored copy finds them.
     frames = [pd.read_parquet(io.BytesIO(file)) for file in files.values()]
-    names = [*files, None]
-    update = {"path": names[0], "test_path": names[1], "content": content_of(frames)}
-    rows = StoredRows(frames[0], frames[1] if test is not None else None, where=given)
+    path, test_path = (*files, None)[:2]
+    update = {"path": path, "test_path": test_path, "content": content_of(frames)}
+    kept, kept_test = (*frames, None)[:2]
+    rows = StoredRows(kept, kept_test, where=given)
     return Source(spec.model_copy(update=update), files, given, rows.raw)
-
-
-def _parquet(frame: pd.DataFrame) -> bytes:
-    """Return a table of typed columns as Parquet, which gives back the same columns."""
-    plain = frame.reset_index(drop=True)
-    plain.columns = plain.columns.map(str)
-    buffer = io.BytesIO()
-    plain.to_parquet(buffer, index=False)
-    return buffer.getvalue()
 
 
 def array_source(
@@ -416,9 +396,8 @@ def array_source(
     files: dict[str, bytes] = {}
     kept: dict[str, Array] = {}
     for name, array in arrays.items():
-        kept[name] = np.array(array, order="C")  # a copy: the user's own array may change
-        if kept[name].dtype == object:
-            kept[name] = _without_objects(kept[name], name, given)
+        own = np.array(array, order="C")  # a copy: the user's own array may change
+        kept[name] = _without_objects(own, name, given) if own.dtype == object else own
         buffer = io.BytesIO()
         np.save(buffer, kept[name], allow_pickle=False)
         files[f"{name}.npy"] = buffer.getvalue()
@@ -437,21 +416,15 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     if found.dtype.kind in "biufM":
         return found
     if name.startswith("y"):
-        lacking = pd.isna(found)
-        known = typed_targets(found[~lacking], name)
-        if known.dtype.kind in "biuf" and (known.astype(float).astype(known.dtype) == known).all():
-            return np.where(lacking, np.nan, found).astype(float)
-        return np.where(lacking, "", found.astype(str))
+        numbers, known = numbers_of(found), ~pd.isna(found)
+        if (numbers[known] == found[known]).all():  # not of integers that float64 merges
+            return numbers
+        return np.where(known, found.astype(str), "")
     raise UserError(
         "array-of-objects",
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
         ".astype('float32'), or a DataFrame for a table with text",
     )
-
-
-def _are_classes(task: object) -> bool:
-    known = TARGET_KINDS.get(task) if isinstance(task, str) else None
-    return known is not None and known.classes
 
 
 # --- data in memory
@@ -488,66 +461,51 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     check_aligned(data, {"y": y, **values})
     of_rows = {key: as_array(plain(one)) for key, one in values.items()}
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
-    data, y, images, said = plain(data), plain(y), None, list[str]()
+    data, y, images = plain(data), plain(y), None
     check_unordered(y, keys.get("task"), "y")
     if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
         keys = {"task": "classification", **keys}
     if y is None and not isinstance(data, pd.DataFrame):
-        said = said_names(data)
         data, y = pairs_of(data)
+    if (y is None) == ("target" not in keys):
+        raise UserError(
+            "target-or-y", "name the column to predict with target=..., or give y, and not both"
+        )
     if are_of_pil(data):
         found = images_in_memory(data, keys.pop("image_size", None))
-        data = found.arrays["x_train"]
-        images = replace(found.reading, said=(*found.reading.said, *said))
+        data, images = found.arrays["x_train"], found.reading
     if isinstance(data, pd.DataFrame):
         return _of_table(data, y, keys, of_rows)
     x = _listed(data, "data")
     if x.dtype.kind in "OUS":
         return _of_table(texts_as_frame(x), y, keys, of_rows)
-    if "target" in keys:
-        raise UserError(
-            "target-names-no-column", "target names a column of a DataFrame; give arrays with y"
-        )
-    labels = _listed(y, "y")
-    if len(x) != len(labels):
-        raise _of_other_rows("y", len(x), labels)
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
-    arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
+    arrays = {
+        "x_train": x,
+        "y_train": _listed(y, "y", len(x)),
+        **{_OF_ROWS[key]: of_rows[key] for key in of_rows},
+    }
     return array_source(arrays, spec, given=GIVEN, images=images)
 
 
-def _listed(values: Any, name: str) -> Array:
-    """Return values in memory as an array [n, ...]."""
+def _listed(values: Any, name: str, n: int | None = None, most_axes: int = 2) -> Array:
+    """Return values in memory as an array; as one with a value for each of n rows."""
     found = as_array(values)
-    if not found.ndim:
+    if not found.ndim or (n is not None and (len(found) != n or found.ndim > most_axes)):
+        each = "" if n is None else f" with one value for each of the {n} rows"
+        own = f"has the shape {list(found.shape)}"
+        if not found.ndim:
+            own = f"is a {type(values).__name__}; list(...) makes a list of values without order"
         raise UserError(
-            "values-without-order",
-            f"{name} must be a list, an array or a Series, but is a {type(values).__name__}; "
-            "list(...) makes a list of values that have no order or can be read only once",
+            "one-value-per-row", f"{name} must be a list, an array or a Series{each}, but {own}"
         )
     return found
-
-
-def _of_other_rows(name: str, n: int, values: Array) -> UserError:
-    return UserError(
-        "one-value-per-row",
-        f"{name} must hold one value for each of the {n} rows, but has the shape "
-        f"{list(values.shape)}",
-    )
-
-
-def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
-    """Return options in which a column of several levels, ("b", "y"), has its name as text."""
-    if frame.columns.nlevels == 1:
-        return keys
-    names = {",".join(map(str, levels)): str(levels) for levels in frame.columns}
-    return {key: names.get(v, v) if isinstance(v, str) else v for key, v in keys.items()}
 
 
 def _of_table(
     frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
 ) -> Source:
-    keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
+    frame = named(frame, GIVEN)
     levels = ", ".join(repr(str(name)) for name in frame.index.names if name is not None)
     said = Said(f"the index of the rows ({levels}) is left out", remedy="reset_index() to use it")
     frame = frame.copy(deep=False)  # its columns are renamed
@@ -555,36 +513,28 @@ def _of_table(
         target = keys["target"]
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
     for option, values in of_rows.items():
-        if values.shape != (len(frame),):
-            raise _of_other_rows(option, len(frame), values)
+        values = _listed(values, option, len(frame), most_axes=1)
         if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
     if y is not None:
-        if "target" in keys:
-            raise UserError("y-and-target", "give y or the name of the target column, not both")
         name = str(getattr(y, "name", None) or "target")
-        values = _listed(y, "y")
-        if values.ndim not in (1, 2) or len(values) != len(frame):
-            raise _of_other_rows("y", len(frame), values)
-        columns = np.atleast_2d(values.T)
+        columns = np.atleast_2d(_listed(y, "y", len(frame)).T)
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
         names = [f"{n} (y)" if n in frame.columns else n for n in names]
         frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))
         keys["target"] = ",".join(names)
-    if "target" not in keys:
-        raise UserError(
-            "target-or-y-missing", "name the column to predict with target=..., or give y"
-        )
-    as_they_are = y is not None and _are_classes(keys.get("task"))
-    kept, target = _kept(keys)
-    written = {keys["target"]: TEXT} if as_they_are else None
-    about = [said] if levels else []
-    frame = with_numbers_read(frame, written=written, said=about, kept={*kept, target or ""})
+    kept, target = _codes_of(keys)
+    as_they_are = y is not None and keys.get("task") in _CLASSES
+    frame = with_numbers_read(
+        frame,
+        written={keys["target"]: TEXT} if as_they_are else None,
+        said=[said] if levels else [],
+        kept={*kept, target or ""},
+    )
     test = None
     if "test_path" in keys:
-        test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
-        check_words(test, Path(keys["test_path"]), keys["target"])
+        test = _test_rows(Path(keys["test_path"]), frame, keys["target"])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=GIVEN)
 
@@ -596,15 +546,13 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
         ValueError: if it is none.
     """
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    if isinstance(dataset, Mapping) or not indexed or not len(dataset):
+    first = dataset[0] if indexed and not isinstance(dataset, Mapping) and len(dataset) else ()
+    if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError(
             "data-type",
             "data must be a DataFrame, an array or tensor with y, or a Dataset of pairs (x, y), "
             f"but got {type(dataset).__name__}",
         )
-    first = dataset[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise UserError("no-pairs", "give y, or data whose items are pairs (x, y)")
     items = [dataset[i] for i in range(len(dataset))]
     x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

@@ -89,7 +89,8 @@ class Labels:
                 f"{found[0]!r}; name another target, or add rows of other classes",
             )
         if len(found) > max(2, len(y) // 2):
-            remedy = "give task = regression" if _numbers(y) is not None else "group the values"
+            words = np.isnan(numbers_of(y)).any()
+            remedy = "group the values" if words else "give task = regression"
             raise UserError(
                 "too-many-classes",
                 f"{where}: {len(found)} different values in {len(y)} rows are not classes, the "
@@ -154,7 +155,7 @@ class RealTargets:
 
     def tested(self, y: Array, n: int, generator: np.random.Generator) -> NDArray[np.bool_]:
         """Return n of the rows at random."""
-        return _mask(y, random_rows(len(y), n, generator))
+        return _mask(y, self.rows_of(y, n, generator))
 
     def outputs(
         self, y: Array, y_all: Array, n_classes: int
@@ -307,7 +308,6 @@ def check_unordered(values: object, task: Task | None, where: str) -> None:
 
 
 def _check_of_one_type(y: Array, where: str) -> None:
-    """Check that no label occurs as text and as another type, as 1 and "1" do."""
     import pandas as pd
 
     from nas_evidence.data.typed import merged_objects
@@ -320,6 +320,16 @@ def _check_of_one_type(y: Array, where: str) -> None:
         )
 
 
+def typed_cells(values: "pd.Series | Array", where: str) -> "pd.Series":
+    """Return values [n] as a column of the types of `typed.py`, numbered from 0."""
+    import pandas as pd
+
+    from nas_evidence.data.typed import names_half_characters, typed_column
+
+    with names_half_characters(where, np.asarray(values)):
+        return typed_column(pd.Series(values).reset_index(drop=True))[0]
+
+
 def typed_targets(values: ArrayLike, where: str) -> Array:
     """Return an array; Python objects as what all are (`typed.py`), labels as they stay apart."""
     y = np.asarray(values)
@@ -327,13 +337,7 @@ def typed_targets(values: ArrayLike, where: str) -> Array:
         return y
     if y.dtype == object:
         _check_of_one_type(y, where)
-    import pandas as pd
-
-    from nas_evidence.data.typed import names_half_characters, typed_column
-
-    with names_half_characters(where, y.ravel()):
-        found, _ = typed_column(pd.Series(y.ravel()))
-    return column_values(found.infer_objects()).reshape(y.shape)
+    return column_values(typed_cells(y.ravel(), where).infer_objects()).reshape(y.shape)
 
 
 def column_values(column: "pd.Series") -> Array:
@@ -372,18 +376,17 @@ def _is_numbered(y: Array) -> bool:
     return bool(found[0] == 0 and found[-1] == len(found) - 1)
 
 
-def _numbers(y: Array) -> Array | None:
-    """Return targets as float64, None if some are no numbers."""
+def numbers_of(values: ArrayLike) -> NDArray[np.float64]:
+    """Return values as numbers of the same shape; NaN for what is none."""
+    y = np.asarray(values)
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
     import pandas as pd
 
     from nas_evidence.data.exact_text import to_numeric
 
-    try:
-        return np.asarray(to_numeric(pd.Series(y.ravel()))).astype(np.float64).reshape(y.shape)
-    except (TypeError, ValueError):
-        return None
+    found = to_numeric(pd.Series(y.ravel()), errors="coerce").astype("float64")
+    return np.asarray(found).reshape(y.shape)
 
 
 def inferred(y: ArrayLike) -> Task:
@@ -393,19 +396,19 @@ def inferred(y: ArrayLike) -> Task:
         return "regression"
     if y.dtype.kind not in "iuf":
         return "classification"
-    if y.dtype.kind == "f" and (not np.isfinite(y).all() or (y != np.round(y)).any()):
+    if not np.isfinite(y).all() or (y != np.round(y)).any():
         return "regression"
+    many = len(np.unique(y)) > min(MOST_CLASSES, len(y) // 2)
+    return "regression" if many or _are_counts(y) else "classification"
+
+
+def _are_counts(y: Array) -> bool:
+    """Tell whether numbers look like counts: whole, many from 0 or 1, the large ones rare."""
     values, rows = np.unique(y, return_counts=True)
-    if len(values) > min(MOST_CLASSES, len(y) // 2) or _are_counts(values, rows):
-        return "regression"
-    return "classification"
-
-
-def _are_counts(values: Array, rows: Array) -> bool:
-    """Tell whether whole numbers look like counts: many from 0 or 1, the large ones rare."""
-    if len(values) <= MOST_RANKS or values[0] not in (0, 1):
+    if not MOST_RANKS < len(values) <= y.size // 2 or values[0] not in (0, 1):
         return False
-    return bool(values[-1] - values[0] >= len(values) or rows[-1] == 1)
+    rare = values[-1] - values[0] >= len(values) or rows[-1] == 1
+    return bool(rare and (values == np.round(values)).all())
 
 
 # --- classes
@@ -507,14 +510,15 @@ def real_numbers(y: Array, where: str) -> Array:
     Raises:
         ValueError: if one is no number, or not finite in float32; names the row.
     """
-    numbers = _numbers(y)
-    if numbers is None:
-        shown = next(v for v in y.ravel() if _numbers(np.array([v], dtype=object)) is None)
+    import pandas as pd
+
+    numbers = numbers_of(y)
+    if (words := y[np.isnan(numbers) & ~pd.isna(y)]).size:
         few = y.ndim == 1 and len(set(y)) <= len(y) // 2
         remedy = "give task=classification" if few else "name another target"
         raise UserError(
             "regression-of-text",
-            f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
+            f"{where}: a regression needs numbers, but there is {str(words[0])!r}; {remedy}, or "
             "correct the value",
         )
     numbers = np.atleast_2d(numbers.T).T
@@ -531,19 +535,14 @@ def real_numbers(y: Array, where: str) -> Array:
 
 def _check_varies(y: Array, where: str) -> None:
     """Check that not all targets are equal, and that each column varies by enough for float32."""
-    spread = y.max(0) - y.min(0)
-    if len(y) > 1 and not spread.any():
+    spread, least = y.max(0) - y.min(0), float(np.finfo(np.float32).tiny)
+    few = spread[spread < least]
+    if len(y) > 1 and (few.any() or not spread.any()):
         raise UserError(
             "target-constant",
-            f"{where}: all {len(y)} training targets are {y[0, 0]:g}, so there is nothing to "
-            "learn; name another target",
-        )
-    least = float(np.finfo(np.float32).tiny)
-    if (few := spread[(spread > 0) & (spread < least)]).size:
-        raise UserError(
-            "target-span-too-small",
-            f"{where}: the training targets span {few[0]:.3g}, but float32 holds no less than "
-            f"{least:.3g}; give the targets another unit",
+            f"{where}: the training targets span {few.max():.3g}, from {y.min():g} on, so there "
+            f"is nothing to learn (float32 holds no less than {least:.3g}); name another target, "
+            "or give the targets another unit",
         )
 
 
@@ -587,11 +586,6 @@ def said_scale(scale: TargetScale) -> str:
 
 def _said_real(y: Array) -> str:
     columns = f"{y.shape[1]} targets" if y.shape[1] > 1 else "target"
-    counts = ""
-    if (
-        y.min() in (0, 1)
-        and (y == np.round(y)).all()
-        and (MOST_RANKS < len(np.unique(y)) <= y.size // 2)
-    ):  # whole numbers from 0 or 1 on that repeat
-        counts = "; they look like counts, and a likelihood for counts is missing"
+    counts = "; they look like counts, and a likelihood for counts is missing"
+    counts = counts if _are_counts(y) else ""
     return f"regression, {columns} from {y.min():.4g} to {y.max():.4g}{counts}"

@@ -1,8 +1,7 @@
 """Data on the training device, normalised, and the order of the batches."""
 
-import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -79,7 +78,7 @@ class OwnTargets:
 class TensorData:
     """Inputs (x - mean) / std in float32 and targets, all on one device.
 
-    Inputs that are rows of a file stay there, as `NormalisedRows` instead of a tensor.
+    Inputs that are rows of a file stay there, as `IndexedRows` instead of a tensor.
     """
 
     x_train: Tensor  # [n, *input_shape]
@@ -97,11 +96,6 @@ class TensorData:
     y_least: float | Tensor = -math.inf  # least that real targets may be [n_outputs], standardised
     #: What is made of these rows alone and used again: nobody changes them.
     made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
-
-    @property
-    def n_classes(self) -> int:
-        """Alias of `n_outputs`."""
-        return self.n_outputs
 
     @property
     def log_jacobian(self) -> float:
@@ -137,7 +131,7 @@ class TensorData:
         if self.own is None:
             return None
         at = rows.cpu().numpy()
-        key = "fitted to", hashlib.sha256(at.tobytes()).digest()
+        key = "fitted to", at.tobytes()
         if key not in self.made:
             self.made[key] = self.own.fitted_to(at)
         found: OwnTargets = self.made[key]
@@ -165,8 +159,8 @@ def _seen(y: Array, scale: TargetScale, device: torch.device | str) -> Tensor:
     return torch.tensor(RealTargets().seen(y, scale), device=device)
 
 
-class NormalisedRows:
-    """Rows of a file as float32 tensors on a device, read and normalised when indexed.
+class IndexedRows:
+    """Rows [n, ...] in float32 that are made when indexed: of a file, or of images that are moved.
 
     Replaces a tensor where only length, shape, device, dtype, and indexing by a slice or an index
     tensor are needed.
@@ -174,27 +168,36 @@ class NormalisedRows:
 
     dtype = torch.float32
 
-    def __init__(self, rows: MappedRows, mean: Tensor, std: Tensor) -> None:
-        self._rows, self._mean, self._std = rows, mean, std
-        self.shape = torch.Size(rows.shape)
-        self.device = mean.device
+    def __init__(
+        self, shape: Sequence[int], device: torch.device, made: Callable[[slice | Tensor], Tensor]
+    ) -> None:
+        self.shape, self.device, self._made = torch.Size(shape), device, made
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self.shape[0]
 
     def __getitem__(self, index: slice | Tensor) -> Tensor:
-        rows = index.cpu().numpy() if isinstance(index, Tensor) else index
-        raw = torch.from_numpy(self._rows[rows]).to(self.device)
-        return (raw - self._mean).div_(self._std)
+        return self._made(index.cpu() if isinstance(index, Tensor) else index)
 
-    def subset(self, index: Tensor) -> "NormalisedRows":
+    def subset(self, rows: Tensor) -> "IndexedRows":
         """Return a selection of these rows."""
-        return NormalisedRows(self._rows.subset(index.cpu().numpy()), self._mean, self._std)
+        rows, shape = rows.cpu(), (len(rows), *self.shape[1:])
+        return IndexedRows(shape, self.device, lambda index: self[rows[index]])
+
+
+def normalised_rows(rows: MappedRows, mean: Tensor, std: Tensor) -> Tensor:
+    """Return rows of a file as (x - mean) / std on the device of these; they stay in the file."""
+
+    def made(index: slice | Tensor) -> Tensor:
+        some = index.numpy() if isinstance(index, Tensor) else index
+        return (torch.from_numpy(rows[some]).to(mean.device) - mean).div_(std)
+
+    return cast(Tensor, IndexedRows(rows.shape, mean.device, made))
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:
     """Return the rows `index` of inputs; rows of a file stay in the file."""
-    if isinstance(x, NormalisedRows):
+    if isinstance(x, IndexedRows):
         return cast(Tensor, x.subset(index))
     return x[index.to(x.device)]
 
@@ -206,7 +209,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
 
     def inputs(x: Inputs) -> Tensor:
         if isinstance(x, MappedRows):
-            return cast(Tensor, NormalisedRows(x, mean, std))
+            return normalised_rows(x, mean, std)
         # Bytes are copied to the device as bytes; the subtraction makes the float32 copy. Rows lie
         # in one piece, so that a network which flattens them reads the data themselves.
         return (torch.tensor(x, device=device) - mean).div_(std).contiguous()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.targets import numbers_of, typed_cells
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
@@ -119,10 +120,7 @@ def units_of(spec: DatasetSpec, values: "pd.Series | Array | None", where: str) 
         return None
     import pandas as pd
 
-    from nas_evidence.data.typed import names_half_characters, typed_column
-
-    with names_half_characters(where, np.asarray(values)):
-        cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
+    cells = typed_cells(values, where)
     in_time = spec.time_column is not None
     keys = pd.Series(_times(cells)) if in_time else cells
     if (bad := np.flatnonzero(keys.isna())).size:
@@ -142,11 +140,10 @@ def units_of(spec: DatasetSpec, values: "pd.Series | Array | None", where: str) 
 def _times(cells: "pd.Series") -> Array:
     """Return times as numbers [n], NaN for what is none."""
     from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
-    from nas_evidence.data.exact_text import to_numeric
 
     if order := order_of(cells.dropna()):
         return parts_of(dates_of(cells, order))[PARTS[0]]
-    numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
+    numbers = numbers_of(cells)
     return np.where(np.isinf(numbers), np.nan, numbers)
 
 
@@ -168,13 +165,8 @@ def weights_of(values: "pd.Series | Array", name: str | None, where: str) -> Arr
     Raises:
         ValueError: unless all are whole numbers from 0 on that add up to 1 to `MOST_ROWS`.
     """
-    import pandas as pd
-
-    from nas_evidence.data.exact_text import to_numeric
-    from nas_evidence.data.typed import typed_column
-
-    cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
-    numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
+    cells = typed_cells(values, where)
+    numbers = numbers_of(cells)
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])
         raise UserError(

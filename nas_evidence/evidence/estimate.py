@@ -15,7 +15,6 @@ from nas_evidence.curvature import (
     curvature_passes,
     trace_ratios,
 )
-from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import visited_rows
 from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, MeanOfDraws, fit_prior, members_of
 from nas_evidence.evidence.laplace import (
@@ -214,10 +213,8 @@ def _loaded(model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
             "`targets` must be given with a tensor of inputs; only a DataLoader, a Dataset or a "
             "list of pairs has both",
         )
-    rows, parameter = visited_rows(data), next(model.parameters(), torch.zeros(0))
-    if rows.shorter is not None:
-        check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
-    return rows.x.to(parameter.device), rows.y.to(parameter.device)
+    (x, y), parameter = visited_rows(data), next(model.parameters(), torch.zeros(0))
+    return x.to(parameter.device), y.to(parameter.device)
 
 
 def _exact_diagonal(kind: str) -> str:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.refusals import UnsupportedLayerError
-from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import visited_rows
 from nas_evidence.evidence.estimate import (
     PriorPrecision,
@@ -280,19 +279,17 @@ def posterior(
     check_model(model)
     noise = checked_likelihood(likelihood, noise_std, temperature)
     power = positive("likelihood_power", likelihood_power)
-    free, rows = free_parameters(model), visited_rows(data)
+    free, (x, y) = free_parameters(model), visited_rows(data)
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
-    x = _inputs(model, rows.x)
-    check_data(x, rows.y)
-    y = noise.shaped(rows.y).to(x.device)
+    x = _inputs(model, x)
+    check_data(x, y)
+    y = noise.shaped(y).to(x.device)
     if bad := [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]:
         raise UserError(
             "posterior-weights-not-finite",
             f"the weights of the model must be finite, but not all of {', '.join(bad)} are; train "
             "it again with a lower learning rate",
         )
-    if rows.shorter is not None:
-        check_padding(model, *(part.to(x.device) for part in rows.shorter))
     check_prior_word(prior_precision)
     fit = isinstance(prior_precision, str)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass
 from nas_evidence.curvature.refusals import refuse_batch_statistics
-from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.loaders import visited_rows
 from nas_evidence.data.tensors import TensorData
@@ -301,10 +300,8 @@ def online_laplace(
     check_optimiser(model, optimiser)
     refuse_batch_statistics(model)
     free = free_parameters(model)
-    parameter, rows = next(iter(free.values())), visited_rows(data)
-    x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
-    if rows.shorter is not None:
-        check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
+    parameter = next(iter(free.values()))
+    x, y = (part.to(parameter.device) for part in visited_rows(data))
     asked = noise or likelihood_of(plan, plan.noise_std)
     y = asked.shaped(y)
     if not declared(likelihood).kind.classes:

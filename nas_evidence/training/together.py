@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
-from nas_evidence.data.augmentation import Moves, moved
+from nas_evidence.data.augmentation import moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import likelihood
 from nas_evidence.spec.study import TrainingPlan
@@ -156,7 +156,7 @@ def minibatches(
     data: Sequence[TensorData],
     orders: Sequence[Sequence[Tensor]],
     batch_size: int,
-    moves: Sequence[Sequence[Moves | None]],
+    moves: Sequence[Sequence[Tensor | None]],
 ) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
 
@@ -236,10 +236,10 @@ class _Rows:
     data: TensorData
     order_x: Tensor  # [epochs, n], on the CPU for rows of a file, else on the device
     order_y: Tensor  # [epochs, n], on the device
-    moves: Moves | None  # in the order of a single epoch, on the device
+    moves: Tensor | None  # in the order of a single epoch, on the device
 
     @classmethod
-    def of(cls, data: TensorData, orders: Sequence[Tensor], moves: Moves | None) -> "_Rows":
+    def of(cls, data: TensorData, orders: Sequence[Tensor], moves: Tensor | None) -> "_Rows":
         order = torch.stack(list(orders))
         on_device = order.to(data.y_train.device)
         order_x = on_device if isinstance(data.x_train, Tensor) else order

@@ -49,7 +49,7 @@ def test_another_option_is_named_and_the_file_is_not_said_to_have_changed(table:
 
     begin()
     begin()
-    with refused("test-table-differs", "without"):
+    with refused("given-data-changed", "without a table of test rows"):
         begin(test=table.parent / "test.csv")
     with pytest.raises(ValueError, match=r"differs: .*drop"):
         begin(drop=["b"])

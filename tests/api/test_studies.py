@@ -247,7 +247,7 @@ def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
         (3, None, {}, "must be a DataFrame, .* but got int"),
         ("gone.csv", None, {}, "there is no file gone.csv"),
         ("digits", [1], {}, "y is for data in memory"),
-        (np.ones((20, 2)), np.arange(20) % 2, {"target": "a"}, "a column of a DataFrame"),
+        (np.ones((20, 2)), np.arange(20) % 2, {"target": "a"}, "not both"),
         (table(), "pet", {}, r"to name a column write search\(data, target='pet'\)"),
         (table(), None, {"target": "pet", "drop": "age"}, r"`drop` names the column 'age'"),
         (table(), None, {"target": "pet", "seed": -1}, "^seed=-1: "),

@@ -21,7 +21,7 @@ from messages import refused
 
 import nas_evidence
 from nas_evidence.cli.validate import Check
-from nas_evidence.data.source import DATASETS
+from nas_evidence.data.named import NAMED
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -214,7 +214,7 @@ def test_a_dry_run_fetches_a_data_set_if_it_is_asked_to(
         asked.append(download)
         raise ValueError("there is no data")
 
-    monkeypatch.setitem(DATASETS, "mnist", read)
+    monkeypatch.setitem(NAMED, "mnist", read)
     with pytest.raises(ValueError, match="there is no data"):
         nas_evidence.search("mnist", data_root=tmp_path, download=fetches, progress=Check())
     assert asked == [fetches]

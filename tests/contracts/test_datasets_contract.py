@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nas_evidence.data import load
-from nas_evidence.data.source import DATASETS
+from nas_evidence.data.named import NAMED
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.models import infeasible
 from nas_evidence.spec.dataset import OWN_DATA
@@ -16,6 +16,7 @@ from nas_evidence.spec.study import DATASET_NAMES, ArchitectureSpec, DatasetSpec
 
 #: Where a set that needs files may lie: below the folder of reference data.
 FILES = {"mnist": "data", "fashion_mnist": "data", "cifar10": "data", "cifar100": "data"}
+DATASETS = (*NAMED, *OWN_DATA)
 N_TRAIN, N_TEST = 60, 40
 
 

@@ -112,7 +112,7 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
     ("y", "test", "task", "says"),
     [
         (["a", "a"], None, None, "at least 2 classes, but every training row has 'a'"),
-        ([5.0, 5.0], None, "regression", "all 2 training targets are 5, so there is nothing"),
+        ([5.0, 5.0], None, "regression", "targets span 0, from 5 on, so there is nothing"),
         (list("abcdefgh"), None, None, "8 different values in 8 rows are not classes"),
         (["a", "a"], None, "regression", "numbers, but there is 'a'; give task=classification"),
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),

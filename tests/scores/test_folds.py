@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.data.tensors import TensorData, normalised_rows, select, to_tensors
 from nas_evidence.data.units import Units
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
@@ -340,7 +340,7 @@ def test_rows_of_a_file_are_selected_without_reading_them(tmp_path: Path) -> Non
 
     stored = np.random.default_rng(0).random((9, 3)).astype(np.float32)
     np.save(tmp_path / "x.npy", stored)
-    rows = NormalisedRows(MappedRows(tmp_path / "x.npy"), torch.zeros(3), torch.ones(3))
+    rows = normalised_rows(MappedRows(tmp_path / "x.npy"), torch.zeros(3), torch.ones(3))
     index = torch.tensor([7, 2, 5])
     some = select(rows, index)  # type: ignore[arg-type]
     assert len(some) == 3

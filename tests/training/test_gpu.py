@@ -12,7 +12,7 @@ from launches import ALLOWED, MEASURED, NETWORKS, launches_of, members_of, table
 from torch import Tensor, nn
 
 import nas_evidence
-from nas_evidence.data.augmentation import MovedRows, Moves
+from nas_evidence.data.augmentation import moved_rows
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
@@ -143,7 +143,7 @@ def test_a_loop_of_ones_own_finds_on_a_gpu_what_it_finds_on_the_cpu(
 
 def image_rows(x: Tensor) -> Any:
     """Rows that can be sliced, but are no tensor, like those of a file."""
-    return MovedRows(x, Moves(torch.zeros(len(x), 2).long(), torch.zeros(len(x)).bool()))
+    return moved_rows(x, torch.zeros(len(x), 3).long())
 
 
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str, Callable[[Tensor], Any]]] = {
