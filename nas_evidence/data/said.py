@@ -27,12 +27,3 @@ class Said(NamedTuple):
         """Return the sentence."""
         words = self.words if self.column is None else f"column {self.column!r} {self.words}"
         return f"{words}; {self.remedy}" if self.remedy else words
-
-
-def said_of(stored: object) -> Said:
-    """Return a sentence from what JSON makes of it, or from any other value as its words."""
-    match stored:
-        case [str(words), None | str() as column, str(about), str(remedy)]:
-            return Said(words, column, about, remedy)
-        case _:
-            return Said(str(stored))
