@@ -5,7 +5,7 @@ same targets on the same scale. Numbers of the preparation, such as means, media
 categories, are fitted again. Where rows do not fit, one sentence says which do not.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from nas_evidence.data.reading import (
     read,
     targets_in,
 )
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.source import (
     GIVEN,
     KEPT,
@@ -176,7 +176,7 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     said = [one for one in how_read(frame)[0] if one.column is None or one.column in used]
     said += _checked_columns(before, prepared, frame, given)
     if unknown := [str(name) for name in frame.columns if name not in (*prepared.names, *others)]:
-        said.append(Said(f"columns that {before.place} has not are left out: {_listed(unknown)}"))
+        said.append(Said(f"columns that {before.place} has not are left out: {listed(unknown)}"))
     attrs = {**frame.attrs, READ: said}
     frame = frame[used]
     frame.attrs = attrs
@@ -222,14 +222,14 @@ def read_as_before(before: ReadBefore, source: Source, *, seed: int) -> Source:
     Raises:
         ValueError: if they are not; names the first difference, and the remedy.
     """
-    was, now = _kinds(before, None), _kinds(before, source.arrays(seed=seed))
+    was, now = _kinds(before.preparation), _kinds(source.arrays(seed=seed).meaning.preparation)
     if others := {name for name, kind in was.items() if now.get(name) != kind}:
         keys = {}
         for key, kind in (("categorical", "categories"), ("numeric", "numbers")):
             own = [name for name in was if name in others and was[name] == kind]
             keys[key] = (*(getattr(source.spec, key) or ()), *own) or None
         source = source.with_spec(source.spec.model_copy(update=keys))
-        now = _kinds(before, source.arrays(seed=seed))
+        now = _kinds(source.arrays(seed=seed).meaning.preparation)
     for name, kind in was.items():
         if now.get(name) != kind:
             raise UserError(
@@ -244,14 +244,8 @@ def read_as_before(before: ReadBefore, source: Source, *, seed: int) -> Source:
     return source
 
 
-def _kinds(before: ReadBefore, arrays: ArrayData | None) -> dict[str, str]:
-    """Return what the columns of a study are, or those of rows that are to be read so."""
-    prepared = before.preparation
-    if prepared is not None and arrays is not None:
-        prepared = arrays.meaning.preparation
-    named = {"number": "numbers", "category": "categories"}
-    columns = () if prepared is None else prepared.columns
-    return {one.name: "dates" if one.part else named[one.kind] for one in columns}
+def _kinds(preparation: Preparation | None) -> dict[str, str]:
+    return {} if preparation is None else preparation.kinds
 
 
 def _checked_columns(
@@ -271,11 +265,13 @@ def _checked_columns(
                 {*cells.astype(str).str.strip()},
             )
             if there and known and known.isdisjoint(there):
-                wrong = f"none of its categories, {_listed(known)}, but {_listed(there)}"
+                wrong = (
+                    f"none of its categories, {listed(sorted(known))}, but {listed(sorted(there))}"
+                )
             elif (new := there - {*column.categories, OTHER}) and (
                 len(column.categories) < MOST_CATEGORIES
             ):
-                words = f"has categories that {before.place} has not: {_listed(new)}"
+                words = f"has categories that {before.place} has not: {listed(sorted(new))}"
                 said.append(Said(words, column.name))
         if wrong:
             raise UserError(
@@ -291,12 +287,12 @@ def _check_classes(before: ReadBefore, arrays: ArrayData, given: str) -> None:
     was = [str(one) for one in before.classes or range(before.n_outputs)]
     now = [str(one) for one in arrays.meaning.classes or range(arrays.n_outputs)]
     if {*was} != {*now}:
-        lack = f" lacks the {what} {_listed({*was} - {*now})}" * bool({*was} - {*now})
-        more = f" has the {what} {_listed({*now} - {*was})}" * bool({*now} - {*was})
+        lack = f" lacks the {what} {listed(sorted({*was} - {*now}))}" * bool({*was} - {*now})
+        more = f" has the {what} {listed(sorted({*now} - {*was}))}" * bool({*now} - {*was})
         raise UserError(
             "refit-other-classes",
             f"{given}{lack}{' and' * bool(lack and more)}{more}, unlike {before.place}, which has "
-            f"{_listed(was)}; give rows of the same {what}, or search again",
+            f"{listed(was)}; give rows of the same {what}, or search again",
         )
 
 
@@ -325,8 +321,3 @@ def _other_kind(before: ReadBefore, needed: str, given: str) -> UserError:
         "refit-other-kind",
         f"{before.place} was searched on other data; give {needed}, not {given}",
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = names if isinstance(names, list) else sorted(names)
-    return ", ".join(map(shortened, names[:8])) + ", ..." * (len(names) > 8)

@@ -16,10 +16,9 @@ import pandas as pd
 from nas_evidence.data.arrays import ArrayData, row_hashes
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import MOST_CATEGORIES, option
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.table_columns import Preparation
 from nas_evidence.data.targets import ClassName
-from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.how_read import HowRead
 
 #: Columns that a sentence names.
@@ -91,9 +90,8 @@ def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
                     remedy = f"{kind.option}={option(name)} to {kind.to}"
                     found[at] = found[at]._replace(remedy=remedy)
             continue
-        listed = ", ".join(map(shortened, names[:_NAMED])) + ", ..." * (len(names) > _NAMED)
         remedy = f"{kind.option}=COL to {kind.to} one" if kind.option else ""
-        found[places[0]] = Said(f"{len(names)} {kind.several}: {listed}", remedy=remedy)
+        found[places[0]] = Said(f"{len(names)} {kind.several}: {listed(names)}", remedy=remedy)
         gone |= {*places[1:]}
     return [str(said) for at, said in enumerate(found) if at not in gone]
 
@@ -194,10 +192,7 @@ def how_read_of(arrays: ArrayData, given: str = "") -> HowRead:
     prepared = arrays.meaning.preparation
     columns: dict[str, tuple[str, ...]] = {}
     if prepared is not None:
-        kinds = {
-            one.name: "dates" if one.part else {"number": "numbers"}.get(one.kind, "categories")
-            for one in prepared.columns
-        }
+        kinds = prepared.kinds
         columns = {
             kind: tuple(name for name, own in kinds.items() if own == kind)
             for kind in ("numbers", "categories", "dates")

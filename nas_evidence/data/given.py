@@ -18,14 +18,12 @@ from nas_evidence.data.images import are_images, are_of_pil, new_images, new_ima
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import doubts_of, in_known_forms, inputs_of
 from nas_evidence.data.reading import check_aligned, read, targets_in
+from nas_evidence.data.said import listed
 from nas_evidence.data.source import pairs_of
 from nas_evidence.data.table_columns import TEXT, Preparation, Written
 from nas_evidence.data.units import weights_of
-from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
-#: Maximum number of columns listed in a message.
-_LISTED = 12
 _EMPTY = "the new data have no rows, so there is nothing to predict"
 
 
@@ -201,13 +199,12 @@ def _of_array(array: Array, preparation: Preparation | None) -> Given:
 
 
 def _other_columns(preparation: Preparation, found: str) -> UserError:
-    names = preparation.names
-    listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
-    those = "" if preparation.unnamed else f" ({listed})"
+    names, n = preparation.names, len(preparation.names)
+    those = "" if preparation.unnamed else f" ({listed(names)})"
     return UserError(
         "other-columns",
-        f"the new data must have the {len(names)} columns of the training data{those}, but are "
-        f"{found}; give a table with them, or an array [n, {len(names)}]",
+        f"the new data must have the {n} columns of the training data{those}, but are {found}; "
+        f"give a table with them, or an array [n, {n}]",
     )
 
 

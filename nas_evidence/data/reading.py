@@ -41,7 +41,7 @@ from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
 from nas_evidence.data.cells import VERSION, how_read, order_of, with_numbers_read
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.table_columns import Written
 from nas_evidence.data.targets import column_values
 from nas_evidence.data.typed import names_half_characters
@@ -55,8 +55,6 @@ from nas_evidence.spec.study import DatasetSpec
 _PACKED = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": None}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in _PACKED)
 _TABLES = (".parquet", ".pq", ".feather", ".jsonl", ".json", ".xlsx")
-#: Where the file has no row for a message, the largest number of columns listed.
-_LISTED = 12
 #: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
@@ -69,8 +67,6 @@ _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
-#: From so many columns on, few rows may be columns.
-_MANY = 1000
 #: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
@@ -389,8 +385,9 @@ def _table(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
             text, said = _text_of(path)
             return table_of(_json_of(text, lines=path.suffix.lower() == ".jsonl")), said, False
         case ".xlsx":
-            how: dict[str, Any] = {"sheet_name": None, "engine": "openpyxl"}
-            sheets = pd.read_excel(path, keep_default_na=False, na_values=[""], **how)
+            sheets = pd.read_excel(
+                path, sheet_name=None, engine="openpyxl", keep_default_na=False, na_values=[""]
+            )
             first, frame = next(iter(sheets.items()))
             words = f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}"
             return frame, [Said(words, about="sheet")] * (len(sheets) > 1), False
@@ -414,8 +411,6 @@ def _naming(path: Path) -> Iterator[None]:
         lzma.LZMAError, zlib.error, BadZipFile, csv.Error,
     ) as error:  # fmt: skip
         why = (str(error) or type(error).__name__).splitlines()[0]
-        if isinstance(error, BadZipFile):
-            why = "it is no archive (zip), as spreadsheets (.xlsx) are; save it as .csv"
         known = isinstance(error, UserError | json.JSONDecodeError)
         raise UserError(
             "table-unreadable",
@@ -607,12 +602,10 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
                 "the first line must hold the names, separated by commas, semicolons, tabs or bars"
             )
         )
-        known = ", ".join(map(shortened, frame.columns[:_LISTED]))
-        known += ", ..." * (len(frame.columns) > _LISTED)
-        sheet = [f"; {said}" for said in how_read(frame)[0] if said.about == "sheet"]
+        sheet = "".join(f"; {said}" for said in how_read(frame)[0] if said.about == "sheet")
         raise UserError(
             "no-such-column",
-            f"{where} has no column {name!r}; {hint} (columns: {known}){''.join(sheet)}",
+            f"{where} has no column {name!r}; {hint} (columns: {listed(frame.columns)}){sheet}",
         )
     return name
 
@@ -630,11 +623,10 @@ def rows_of_table(
     y = _targets(frame, targets, where)
     _check_notation(frame, targets, spec.task, where)
     if len(frame) < FEWEST_ROWS:
-        wide = ", or transpose it if each column is an example" * (frame.shape[1] > _MANY)
         raise UserError(
             "table-too-short",
-            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
-            f"{wide}",
+            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows, "
+            "or transpose it if each column is an example",
         )
 
     def cells(name: str | None, table: pd.DataFrame | None, place: str) -> pd.Series | None:

@@ -1,6 +1,12 @@
 """What was decided about data, to be said: words, the column, and the option that changes it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from nas_evidence.plumbing.foreign_text import shortened
+
+#: Names that a sentence lists.
+_LISTED = 8
 
 
 class Said(NamedTuple):
@@ -27,3 +33,10 @@ class Said(NamedTuple):
         """Return the sentence."""
         words = self.words if self.column is None else f"column {self.column!r} {self.words}"
         return f"{words}; {self.remedy}" if self.remedy else words
+
+
+def listed(names: Sequence[object]) -> str:
+    """Return the first names of a list for a sentence, with "..." for the others."""
+    return ", ".join(shortened(str(one)) for one in names[:_LISTED]) + ", ..." * (
+        len(names) > _LISTED
+    )
