@@ -240,12 +240,12 @@ def as_numbers(values: pd.Series) -> Array:
     if pd.api.types.is_numeric_dtype(values.dtype):
         return np.asarray(values.to_numpy("float64", na_value=np.nan))
     codes, cells = pd.factorize(values.astype(object))
-    found = [_number(str(cell).strip()) for cell in cells]
+    texts = [str(cell).strip() for cell in cells]
+    found = [
+        float(text) if NUMBER.fullmatch(text) else FLAGS.get(text.casefold(), np.nan)
+        for text in texts
+    ]
     return np.asarray(np.array([*found, np.nan])[codes])
-
-
-def _number(cell: str) -> float:
-    return float(cell) if NUMBER.fullmatch(cell) else FLAGS.get(cell.casefold(), np.nan)
 
 
 def _is_comma_decimal(columns: Iterable[pd.Series], *, unclear: bool) -> bool:
