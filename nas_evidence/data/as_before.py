@@ -16,11 +16,10 @@ import pandas as pd
 from nas_evidence.data.array_files import KEYS, read_arrays
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.cells import MOSTLY, READ, how_read
-from nas_evidence.data.given import check_durations
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import MOST_CATEGORIES, in_known_forms, inputs_of, unread
+from nas_evidence.data.preparation import in_known_forms, inputs_of, unread
 from nas_evidence.data.reading import (
     as_array,
     check_aligned,
@@ -158,9 +157,7 @@ def _with_targets(before: ReadBefore, frame: pd.DataFrame, y: Any) -> pd.DataFra
             "refit-y-columns",
             f"y must have {len(names)} columns ({', '.join(names)}), but has {values.shape[1]}",
         )
-    found = frame.assign(**dict(zip(names, values.T, strict=True)))
-    found.attrs = frame.attrs
-    return found
+    return frame.assign(**dict(zip(names, values.T, strict=True)))
 
 
 def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
@@ -168,18 +165,16 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     prepared, spec = before.preparation, before.spec
     assert prepared is not None
     frame = in_known_forms(frame, prepared)
-    check_durations(how_read(frame)[1], prepared)
     inputs_of(prepared, frame, given)  # refuses columns that lack, or hold text instead of numbers
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, given),)
     others = [*targets, *(known_column(frame, name, given) for name in spec.columns_of_rows)]
     used = [*prepared.places, *others]
     said = [one for one in how_read(frame)[0] if one.column is None or one.column in used]
-    said += _checked_columns(before, prepared, frame, given)
+    _check_columns(before, frame, given)
     if unknown := [str(name) for name in frame.columns if name not in (*prepared.names, *others)]:
         said.append(Said(f"columns that {before.place} has not are left out: {listed(unknown)}"))
-    attrs = {**frame.attrs, READ: said}
     frame = frame[used]
-    frame.attrs = attrs
+    frame.attrs = {**frame.attrs, READ: said}
     keys = {"name": "table", "path": f"{KEPT}/train.parquet", "target": spec.target}
     spec = DatasetSpec.model_validate(keys | _kept_keys(before))
     return table_source(frame, None, spec, given=given)
@@ -248,51 +243,37 @@ def _kinds(preparation: Preparation | None) -> dict[str, str]:
     return {} if preparation is None else preparation.kinds
 
 
-def _checked_columns(
-    before: ReadBefore, prepared: Preparation, frame: pd.DataFrame, given: str
-) -> list[Said]:
-    """Check that numbers hold few words and categories one that is known; say which are new."""
-    said = []
-    for column in prepared.columns:
+def _check_columns(before: ReadBefore, frame: pd.DataFrame, given: str) -> None:
+    """Check that numbers hold few words, and categories one that is known."""
+    for column in () if before.preparation is None else before.preparation.columns:
         wrong, cells = "", frame[column.name].dropna()
-        if column.kind == "number" and not column.part:
+        if column.kind == "category":
+            known = {*column.categories} - {OTHER, MISSING}
+            there = {*cells.astype(str).str.strip()}
+            if there and known and known.isdisjoint(there):
+                own = listed(sorted(known))
+                wrong = f"none of its categories, {own}, but {listed(sorted(there))}"
+        elif not column.part:
             words = unread(frame[column.name], column)
             if len(words) > (1 - MOSTLY) * len(cells):  # fewer a search takes for missing
                 wrong = f"{len(words)} words ({shortened(str(words.iloc[0]))!r}) among numbers"
-        elif column.kind == "category":
-            known, there = (
-                {*column.categories} - {OTHER, MISSING},
-                {*cells.astype(str).str.strip()},
-            )
-            if there and known and known.isdisjoint(there):
-                wrong = (
-                    f"none of its categories, {listed(sorted(known))}, but {listed(sorted(there))}"
-                )
-            elif (new := there - {*column.categories, OTHER}) and (
-                len(column.categories) < MOST_CATEGORIES
-            ):
-                words = f"has categories that {before.place} has not: {listed(sorted(new))}"
-                said.append(Said(words, column.name))
         if wrong:
             raise UserError(
                 "refit-column-unlike",
                 f"column {column.name!r} of {given} has {wrong}, unlike {before.place}; correct "
                 "it, or search again",
             )
-    return said
 
 
 def _check_classes(before: ReadBefore, arrays: ArrayData, given: str) -> None:
     what = "classes" if arrays.kind.classes else "targets"
     was = [str(one) for one in before.classes or range(before.n_outputs)]
     now = [str(one) for one in arrays.meaning.classes or range(arrays.n_outputs)]
-    if {*was} != {*now}:
-        lack = f" lacks the {what} {listed(sorted({*was} - {*now}))}" * bool({*was} - {*now})
-        more = f" has the {what} {listed(sorted({*now} - {*was}))}" * bool({*now} - {*was})
+    if different := sorted({*was} ^ {*now}):
         raise UserError(
             "refit-other-classes",
-            f"{given}{lack}{' and' * bool(lack and more)}{more}, unlike {before.place}, which has "
-            f"{listed(was)}; give rows of the same {what}, or search again",
+            f"the {what} of {given} must be those of {before.place} ({listed(was)}), but only one "
+            f"of the two has {listed(different)}; give rows of the same {what}, or search again",
         )
 
 

@@ -31,6 +31,7 @@ from nas_evidence.data.cells import (
     as_numbers,
     dates_of,
     has_zone,
+    how_read,
     order_of,
     parts_of,
 )
@@ -84,6 +85,7 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
             f"{where} must have the columns of the training data, but lacks "
             f"{', '.join(map(repr, absent))}; {hint}",
         )
+    _check_durations(frame, preparation, where)
     numbers, missing, categories = list[Array](), list[Array](), list[Array]()
     dates = dict[str, Mapping[str, Array]]()
     for column in preparation.columns:
@@ -99,6 +101,20 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
         missing += [np.isnan(values)] * column.indicator
     features = np.stack([*numbers, *missing, *categories], axis=1)
     return np.ascontiguousarray(features, dtype=np.float32)
+
+
+def _check_durations(frame: pd.DataFrame, preparation: Preparation, where: str) -> None:
+    """Refuse durations for a column that held none: nobody knows the unit of its numbers."""
+    written = how_read(frame)[1]
+    for name in preparation.places:
+        known = preparation.written.get(name, TEXT)
+        if written.get(name, TEXT).sign == "duration" != known.sign:
+            raise UserError(
+                "new-column-durations",
+                f"column {name!r} of {where} holds durations, but that of the training data held "
+                "numbers, or was read by an earlier version; give numbers in its unit, or search "
+                "again",
+            )
 
 
 def doubts_of(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
