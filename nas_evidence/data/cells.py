@@ -78,12 +78,12 @@ def with_numbers_read(
     index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
     for name, given in frame.items():
-        found[name], note = typed_column(given)
+        with names_half_characters(f"column {name!r}"):
+            found[name], note = typed_column(given)
+            text = texts_of(found[name]) if is_text(found[name]) else None
         if note:
             decided[name] = Written(note)
-        if is_text(found[name]):
-            with names_half_characters(f"column {name!r}"):
-                text = texts_of(found[name])
+        if text is not None:
             # Most columns are plain numbers throughout, which is quick to see.
             if (numbers := numbers_of(text)) is None:
                 text = texts_of(found[name], missing)

@@ -88,12 +88,7 @@ def said_of_numbers(decisions: Iterable[Said], preparation: Preparation) -> Iter
 
 
 def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[Said]:
-    """Say which columns have more categories than features, and which are alike but for case.
-
-    Args:
-        preparation: of the columns.
-        frame: the training rows.
-    """
+    """Say which columns have more categories than features, and which are alike but for case."""
     for column in preparation.columns:
         if column.kind != "category":
             continue

@@ -437,11 +437,7 @@ def _json_of(text: str, *, lines: bool) -> Any:
 
 
 def _text_of(path: Path) -> tuple[str, list[Said]]:
-    """Return the text in a file, packed or not, and a sentence if its encoding is a guess.
-
-    The first bytes decide, else what all bytes can be: UTF-8, else Windows-1252, which has the
-    letters and signs of Latin-1.
-    """
+    """Return the text in a file, packed or not, and a sentence if its encoding is a guess."""
     opened, said = _PACKED.get(path.suffix.lower(), open), list[Said]()
     if opened is None:
         with ZipFile(path) as archive:
@@ -473,7 +469,7 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
             "text-of-another-format",
             "it holds NUL characters, as other formats than text do; save it as CSV in UTF-8",
         )
-    if text.count("\r") > text.count("\r\n"):
+    if "\r" in text and text.count("\r") > text.count("\r\n"):
         line = re.split(r"\r(?!\n)", text, maxsplit=1)[0].count("\n") + 1
         raise UserError(
             "carriage-return",
@@ -484,11 +480,7 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
 
 
 def _of_text(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
-    """Return the cells of a text file as text, sentences, and whether commas are decimal.
-
-    Raises:
-        ValueError: there are too many columns, or a row has more cells than there are names.
-    """
+    """Return the cells of a text file as text, sentences, and whether commas are decimal."""
     text, said = _text_of(path)
     if asked := _SEPARATOR_LINE.match(text):
         text = text[asked.end() :]
@@ -520,14 +512,7 @@ def _uneven(
 ) -> tuple[list[list[str]], int]:
     """Return rows with a cell for each name, blank where missing, and how many separators more.
 
-    Args:
-        body: the lines after the names.
-        names: of the columns.
-        separator: of cells.
-        n_lines: how many lines stand before these.
-
-    Raises:
-        ValueError: a row has more cells than there are names, or a quote does not end.
+    `n_lines` stand before the body.
     """
     found, ends, line = list[list[str]](), 0, n_lines + 1
     reader = csv.reader(io.StringIO(body, newline=""), delimiter=separator, strict=True)
@@ -674,11 +659,7 @@ def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
 def _check_notation(
     frame: pd.DataFrame, targets: Sequence[str], task: str | None, where: str
 ) -> None:
-    """Check that targets of text are no numbers or dates of two notations, such as prices.
-
-    Raises:
-        ValueError: if one is, and its texts are too many for classes; says how it is written.
-    """
+    """Check that targets of text, too many for classes, are no numbers of two notations."""
     classes = task is None or TARGET_KINDS[task].classes
     for said in how_read(frame)[0]:
         if said.about == "not read" and said.column in targets:
