@@ -657,7 +657,7 @@ def test_categories_of_intervals_are_refused_from_arrow() -> None:
     frame = BASE.assign(c=pd.cut(BASE["x"], 3))
     assert prepared(frame)
     with refused("table-not-converted", "Table", "give a pandas DataFrame"):
-        prepared(pa.Table.from_pandas(frame))  # type: ignore[arg-type]
+        prepared(pa.Table.from_pandas(frame))
 
 
 @pytest.mark.parametrize("codes", [[1, 2, 5], [1.5, 2.5, None], [True, False, None]])
