@@ -103,20 +103,13 @@ def holds(text: Any, pattern: str) -> bool:
     return bool(compute.any(compute.match_substring_regex(text, pattern)).as_py())
 
 
-def read_parquet(path: Path) -> pd.DataFrame:
-    """Return the table in a file of Parquet."""
-    import pyarrow.parquet
+def read_arrow(path: Path) -> pd.DataFrame:
+    """Return the table in a file of Parquet or Feather."""
+    from pyarrow import feather, parquet
 
+    reader = feather if path.suffix.lower() == ".feather" else parquet
     with path.open("rb") as file:  # not by its name, which Arrow needs as UTF-8
-        return frame_of(pyarrow.parquet.read_table(file))
-
-
-def read_feather(path: Path) -> pd.DataFrame:
-    """Return the table in a file of Feather."""
-    import pyarrow.feather
-
-    with path.open("rb") as file:
-        return frame_of(pyarrow.feather.read_table(file))
+        return frame_of(reader.read_table(file))
 
 
 def table_of_arrow(data: Any) -> Any:

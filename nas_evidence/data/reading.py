@@ -33,8 +33,7 @@ from nas_evidence.data.array_files import read_arrays
 from nas_evidence.data.arrow_tables import (
     cells_of,
     frame_of,
-    read_feather,
-    read_parquet,
+    read_arrow,
     table_of_arrow,
 )
 from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
@@ -377,10 +376,8 @@ def _table(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
     if path.name.lower().endswith(TEXTS):
         return _of_text(path)
     match path.suffix.lower():
-        case ".parquet" | ".pq":
-            return read_parquet(path), [], False
-        case ".feather":
-            return read_feather(path), [], False
+        case ".parquet" | ".pq" | ".feather":
+            return read_arrow(path), [], False
         case ".json" | ".jsonl":
             text, said = _text_of(path)
             return table_of(_json_of(text, lines=path.suffix.lower() == ".jsonl")), said, False

@@ -129,9 +129,10 @@ def _of_integers(values: pd.Series, present: pd.Series) -> pd.Series:
     low, high = min(map(int, present)), max(map(int, present))
     if low < -(2**63) or high >= 2**64 or (low < 0 and high >= 2**63):
         return values.map(str, na_action="ignore")
-    name = "int64" if high < 2**63 else "uint64"
-    gaps = len(present) < len(values)
-    return values.astype(name.replace("i", "I").replace("u", "U") if gaps else name)
+    signed = high < 2**63
+    if len(present) < len(values):
+        return values.astype("Int64" if signed else "UInt64")
+    return values.astype("int64" if signed else "uint64")
 
 
 def merged_objects(values: Iterable[Any]) -> str | None:
