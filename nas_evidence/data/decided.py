@@ -61,7 +61,7 @@ def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
     """
     found, alike = [*decisions], defaultdict[str, list[str]](list)
     for said in found:
-        if said.column in features:
+        if said.about in KINDS and said.column in features:
             alike[said.about].append(str(said.column))
     sentences = dict[str, None]()
     for said in found:
