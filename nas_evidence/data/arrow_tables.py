@@ -4,9 +4,8 @@ Arrow reads numbers to the last bit and quickly, and keeps integers beside gaps 
 numbers. pandas makes float64 of both, which merges integers above 2^53.
 """
 
-import base64
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +103,13 @@ def holds(text: Any, pattern: str) -> bool:
     return bool(compute.any(compute.match_substring_regex(text, pattern)).as_py())
 
 
-def read_parquet(path: Path) -> pd.DataFrame:
-    """Return the table in a file of Parquet."""
-    import pyarrow.parquet
+def read_arrow(path: Path) -> pd.DataFrame:
+    """Return the table in a file of Parquet or Feather."""
+    from pyarrow import feather, parquet
 
+    reader = feather if path.suffix.lower() == ".feather" else parquet
     with path.open("rb") as file:  # not by its name, which Arrow needs as UTF-8
-        opened = pyarrow.parquet.ParquetFile(file)
-        stored = (opened.metadata.metadata or {}).get(b"ARROW:schema")
-        schema = stored and pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(stored)))
-        return frame_of(opened.read(), schema or ())
-
-
-def read_feather(path: Path) -> pd.DataFrame:
-    """Return the table in a file of Feather."""
-    import pyarrow.feather
-
-    with path.open("rb") as file:
-        return frame_of(pyarrow.feather.read_table(file))
+        return frame_of(reader.read_table(file))
 
 
 def table_of_arrow(data: Any) -> Any:
@@ -131,44 +120,19 @@ def table_of_arrow(data: Any) -> Any:
     return data.with_format("arrow")[:] if of_set else pyarrow.table(data)
 
 
-def frame_of(table: Any, noted: Iterable[Any] = ()) -> pd.DataFrame:
-    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns.
-
-    Args:
-        table: whose notes by pandas say which columns are categories.
-        noted: fields of the table that was written, which do as well.
-    """
-    ordered = {one.name: one.type.ordered for one in noted if hasattr(one.type, "ordered")}
+def frame_of(table: Any) -> pd.DataFrame:
+    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns."""
+    # pandas cannot read its own notes of some types of Arrow.
+    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
     notes = table.schema.pandas_metadata or {}
     for one in notes.get("columns", ()):
-        if one.get("pandas_type") == "categorical":
-            ordered[str(one.get("field_name"))] = bool((one.get("metadata") or {}).get("ordered"))
-    columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        cells = _cells(column)
-        plain = column.type.num_fields == 0 and not hasattr(column.type, "ordered")
-        if name in ordered and plain:
-            cells = cells.astype(pd.CategoricalDtype(ordered=ordered[name]))
-        columns.append(cells.rename(name))
-    frame = pd.concat(columns, axis=1)
-    index = [one for one in notes.get("index_columns", ()) if one in table.column_names]
-    if index:
+        name = one.get("field_name")
+        if one.get("pandas_type") == "categorical" and frame[name].dtype != "category":
+            ordered = (one.get("metadata") or {}).get("ordered")
+            # Parquet has categories of text alone.
+            frame[name] = frame[name].astype(pd.CategoricalDtype(ordered=ordered))
+    if index := [one for one in notes.get("index_columns", ()) if one in table.column_names]:
         frame = frame.set_index(index)
         frame = frame.reset_index([name for name in index if not _UNNAMED.fullmatch(name)])
         frame.index.names = [None] * frame.index.nlevels
     return frame
-
-
-def _cells(column: Any) -> pd.Series:
-    """Return a column; categories of lists, records and intervals, each cell of its own."""
-    kind = str(column.type)
-    if re.match("dictionary<values=(extension|list|large_list|struct|map)<", kind):
-        chunks = [
-            pd.Series(one.dictionary.to_pandas(), dtype=object).reindex(
-                one.indices.to_pandas().fillna(-1).astype(int)
-            )
-            for one in column.chunks
-        ]
-        return pd.concat(chunks, ignore_index=True)
-    found: pd.Series = column.to_pandas(integer_object_nulls=True)
-    return found

@@ -5,7 +5,7 @@ same targets on the same scale. Numbers of the preparation, such as means, media
 categories, are fitted again. Where rows do not fit, one sentence says which do not.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ import pandas as pd
 from nas_evidence.data.array_files import KEYS, read_arrays
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.cells import MOSTLY, READ, how_read
-from nas_evidence.data.given import check_durations
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import MOST_CATEGORIES, in_known_forms, inputs_of, unread
+from nas_evidence.data.preparation import in_known_forms, inputs_of, unread
 from nas_evidence.data.reading import (
     as_array,
     check_aligned,
@@ -30,7 +29,7 @@ from nas_evidence.data.reading import (
     read,
     targets_in,
 )
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.source import (
     GIVEN,
     KEPT,
@@ -158,9 +157,7 @@ def _with_targets(before: ReadBefore, frame: pd.DataFrame, y: Any) -> pd.DataFra
             "refit-y-columns",
             f"y must have {len(names)} columns ({', '.join(names)}), but has {values.shape[1]}",
         )
-    found = frame.assign(**dict(zip(names, values.T, strict=True)))
-    found.attrs = frame.attrs
-    return found
+    return frame.assign(**dict(zip(names, values.T, strict=True)))
 
 
 def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
@@ -168,18 +165,16 @@ def _of_table(before: ReadBefore, frame: pd.DataFrame, given: str) -> Source:
     prepared, spec = before.preparation, before.spec
     assert prepared is not None
     frame = in_known_forms(frame, prepared)
-    check_durations(how_read(frame)[1], prepared)
     inputs_of(prepared, frame, given)  # refuses columns that lack, or hold text instead of numbers
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, given),)
     others = [*targets, *(known_column(frame, name, given) for name in spec.columns_of_rows)]
     used = [*prepared.places, *others]
     said = [one for one in how_read(frame)[0] if one.column is None or one.column in used]
-    said += _checked_columns(before, prepared, frame, given)
+    _check_columns(before, frame, given)
     if unknown := [str(name) for name in frame.columns if name not in (*prepared.names, *others)]:
-        said.append(Said(f"columns that {before.place} has not are left out: {_listed(unknown)}"))
-    attrs = {**frame.attrs, READ: said}
+        said.append(Said(f"columns that {before.place} has not are left out: {listed(unknown)}"))
     frame = frame[used]
-    frame.attrs = attrs
+    frame.attrs = {**frame.attrs, READ: said}
     keys = {"name": "table", "path": f"{KEPT}/train.parquet", "target": spec.target}
     spec = DatasetSpec.model_validate(keys | _kept_keys(before))
     return table_source(frame, None, spec, given=given)
@@ -222,14 +217,14 @@ def read_as_before(before: ReadBefore, source: Source, *, seed: int) -> Source:
     Raises:
         ValueError: if they are not; names the first difference, and the remedy.
     """
-    was, now = _kinds(before, None), _kinds(before, source.arrays(seed=seed))
+    was, now = _kinds(before.preparation), _kinds(source.arrays(seed=seed).meaning.preparation)
     if others := {name for name, kind in was.items() if now.get(name) != kind}:
         keys = {}
         for key, kind in (("categorical", "categories"), ("numeric", "numbers")):
             own = [name for name in was if name in others and was[name] == kind]
             keys[key] = (*(getattr(source.spec, key) or ()), *own) or None
         source = source.with_spec(source.spec.model_copy(update=keys))
-        now = _kinds(before, source.arrays(seed=seed))
+        now = _kinds(source.arrays(seed=seed).meaning.preparation)
     for name, kind in was.items():
         if now.get(name) != kind:
             raise UserError(
@@ -244,59 +239,41 @@ def read_as_before(before: ReadBefore, source: Source, *, seed: int) -> Source:
     return source
 
 
-def _kinds(before: ReadBefore, arrays: ArrayData | None) -> dict[str, str]:
-    """Return what the columns of a study are, or those of rows that are to be read so."""
-    prepared = before.preparation
-    if prepared is not None and arrays is not None:
-        prepared = arrays.meaning.preparation
-    named = {"number": "numbers", "category": "categories"}
-    columns = () if prepared is None else prepared.columns
-    return {one.name: "dates" if one.part else named[one.kind] for one in columns}
+def _kinds(preparation: Preparation | None) -> dict[str, str]:
+    return {} if preparation is None else preparation.kinds
 
 
-def _checked_columns(
-    before: ReadBefore, prepared: Preparation, frame: pd.DataFrame, given: str
-) -> list[Said]:
-    """Check that numbers hold few words and categories one that is known; say which are new."""
-    said = []
-    for column in prepared.columns:
+def _check_columns(before: ReadBefore, frame: pd.DataFrame, given: str) -> None:
+    """Check that numbers hold few words, and categories one that is known."""
+    for column in () if before.preparation is None else before.preparation.columns:
         wrong, cells = "", frame[column.name].dropna()
-        if column.kind == "number" and not column.part:
+        if column.kind == "category":
+            known = {*column.categories} - {OTHER, MISSING}
+            there = {*cells.astype(str).str.strip()}
+            if there and known and known.isdisjoint(there):
+                own = listed(sorted(known))
+                wrong = f"none of its categories, {own}, but {listed(sorted(there))}"
+        elif not column.part:
             words = unread(frame[column.name], column)
             if len(words) > (1 - MOSTLY) * len(cells):  # fewer a search takes for missing
                 wrong = f"{len(words)} words ({shortened(str(words.iloc[0]))!r}) among numbers"
-        elif column.kind == "category":
-            known, there = (
-                {*column.categories} - {OTHER, MISSING},
-                {*cells.astype(str).str.strip()},
-            )
-            if there and known and known.isdisjoint(there):
-                wrong = f"none of its categories, {_listed(known)}, but {_listed(there)}"
-            elif (new := there - {*column.categories, OTHER}) and (
-                len(column.categories) < MOST_CATEGORIES
-            ):
-                words = f"has categories that {before.place} has not: {_listed(new)}"
-                said.append(Said(words, column.name))
         if wrong:
             raise UserError(
                 "refit-column-unlike",
                 f"column {column.name!r} of {given} has {wrong}, unlike {before.place}; correct "
                 "it, or search again",
             )
-    return said
 
 
 def _check_classes(before: ReadBefore, arrays: ArrayData, given: str) -> None:
     what = "classes" if arrays.kind.classes else "targets"
     was = [str(one) for one in before.classes or range(before.n_outputs)]
     now = [str(one) for one in arrays.meaning.classes or range(arrays.n_outputs)]
-    if {*was} != {*now}:
-        lack = f" lacks the {what} {_listed({*was} - {*now})}" * bool({*was} - {*now})
-        more = f" has the {what} {_listed({*now} - {*was})}" * bool({*now} - {*was})
+    if different := sorted({*was} ^ {*now}):
         raise UserError(
             "refit-other-classes",
-            f"{given}{lack}{' and' * bool(lack and more)}{more}, unlike {before.place}, which has "
-            f"{_listed(was)}; give rows of the same {what}, or search again",
+            f"the {what} of {given} must be those of {before.place} ({listed(was)}), but only one "
+            f"of the two has {listed(different)}; give rows of the same {what}, or search again",
         )
 
 
@@ -325,8 +302,3 @@ def _other_kind(before: ReadBefore, needed: str, given: str) -> UserError:
         "refit-other-kind",
         f"{before.place} was searched on other data; give {needed}, not {given}",
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = names if isinstance(names, list) else sorted(names)
-    return ", ".join(map(shortened, names[:8])) + ", ..." * (len(names) > 8)

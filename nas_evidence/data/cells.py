@@ -25,13 +25,11 @@ import pandas as pd
 
 from nas_evidence.data.arrow_tables import holds, numbers_of, texts_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.said import Said, said_of
+from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import TEXT, Order, Written
-from nas_evidence.data.targets import inferred
-from nas_evidence.data.typed import is_text, merged_objects, names_half_characters, typed_column
+from nas_evidence.data.typed import is_text, names_half_characters, typed_column
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
-from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON;
 #: the version of preparations for which it was read.
@@ -73,29 +71,24 @@ def with_numbers_read(
             stays text.
         said: sentences about how the table was read until here.
         kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
-        target: the column whose codes with leading zeros do if they are classes.
+        target: the column whose codes with leading zeros do.
         missing: words that are missing cells.
     """
     known, decided, sentences = written or {}, dict[str, Written](), [*said]
     index, found, texts, plain = frame.index, dict[str, Any](), {}, {}
     frame = frame.reset_index(drop=True)  # a label may occur twice
-    try:
-        for name, given in frame.items():
-            found[name], note = typed_column(given)
-            if note:
-                decided[name] = Written(note)
-            if given.dtype == object and (twice := merged_objects(given.dropna())):
-                sentences.append(Said(f"holds {twice} as text and otherwise, read as one", name))
-            if is_text(found[name]):
-                # Most columns are plain numbers throughout, which is quick to see.
-                texts[name] = texts_of(found[name])
-                if (numbers := numbers_of(texts[name])) is None:
-                    texts[name] = texts_of(found[name], missing)
-                    numbers = numbers_of(texts[name])
-                plain[name] = numbers
-    except UnicodeEncodeError:
+    for name, given in frame.items():
         with names_half_characters(f"column {name!r}"):
-            raise
+            found[name], note = typed_column(given)
+            text = texts_of(found[name]) if is_text(found[name]) else None
+        if note:
+            decided[name] = Written(note)
+        if text is not None:
+            # Most columns are plain numbers throughout, which is quick to see.
+            if (numbers := numbers_of(text)) is None:
+                text = texts_of(found[name], missing)
+                numbers = numbers_of(text)
+            texts[name], plain[name] = text, numbers
     others = (
         texts[name]
         for name, own in plain.items()
@@ -104,10 +97,8 @@ def with_numbers_read(
     commas = _is_comma_decimal(map(_present, others), unclear=comma)
     for name, text in texts.items():
         how, numbers = known.get(name, decided.get(name)), plain[name]
-        kind = numbers is not None and name == target and inferred(numbers[~pd.isna(numbers)])
         if how is None and (
-            (name in kept and are_codes(_cells(text)))
-            or (kind and TARGET_KINDS[kind].classes and holds(text, _ZEROS))
+            (name in kept and are_codes(_cells(text))) or (name == target and holds(text, _ZEROS))
         ):
             how = TEXT
         own = how or Written("comma" if commas else "point")
@@ -116,7 +107,7 @@ def with_numbers_read(
         ):
             decided[name], found[name], told = own, numbers, []
             if how is None and numbers.dtype.kind in "iu" and holds(text, _ZEROS):
-                told = _said_codes(name, text, "task=classification" * (name == target))
+                told = _said_codes(name, text)
         else:
             found[name], decided[name], told = _read(name, text, how, commas)
         sentences += [one for one in told if one not in sentences]
@@ -182,13 +173,13 @@ def _merged(cells: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def _said_codes(name: str, text: Any, option: str) -> list[Said]:
+def _said_codes(name: str, text: Any) -> list[Said]:
     """Return in words which codes of a column of text become one number, and the option."""
     if (twice := _merged(_cells(text))) is None:
         return []
     one, other = map(repr, sorted(twice, key=len, reverse=True))
-    option = option or f"categorical={on_one_line(shell_word(name))}"
     words = f"column {name!r}: {one} and {other} are read as one number"
+    option = f"categorical={on_one_line(shell_word(name))}"
     return [Said(words, remedy=f"{option} to keep them apart")]
 
 
@@ -205,16 +196,14 @@ def _said(name: str, present: pd.Series, plain: pd.Series) -> list[Said]:
 
 def _said_units(name: str, present: pd.Series, number: pd.Series) -> list[Said]:
     """Return in words that numbers have several units or signs, or that some have per cent."""
-    units = present.str.extract(_UNIT, expand=False)
-    found = units.dropna().unique() if units.notna().mean() >= MOSTLY else []
-    if number.mean() >= MOSTLY:
-        signs = present[number].str.extract(f"([{_SIGNS}])", expand=False).fillna("")
-        shown = [one for one in signs.unique() if one or "%" in {*signs}]
-        found = shown if len(shown) > 1 else found
-    if not 1 < len(found) <= _MOST_UNITS or order_of(present):
+    are_numbers = number.mean() >= MOSTLY
+    units = present.str.extract(rf"([{_SIGNS}])" if are_numbers else _UNIT, expand=False)
+    found = [*units.dropna().unique()]
+    found += ["none"] * bool("%" in found and units.isna().any())
+    most = are_numbers or units.notna().mean() >= MOSTLY
+    if not most or not 1 < len(found) <= _MOST_UNITS or order_of(present):
         return []
-    listed = ", ".join(repr(one) if one else "none" for one in found)
-    words = f"is not read as numbers, as they have several units: {listed}"
+    words = f"is not read as numbers, as they have several units: {', '.join(found)}"
     return [Said(words, name, "not read")]
 
 
@@ -222,9 +211,8 @@ def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[Said]
     """Return in words that half of the cells or more are dates, or numbers, and the others not."""
     if order_of(present):
         return []
-    year, short = (present.str.fullmatch(one) for one in (_ISO, _SHORT))
-    for what, are in (("dates", year if year.mean() >= 0.5 * (year | short).mean() else short),
-                      ("numbers", number)):  # fmt: skip
+    dates = (("dates", present.str.fullmatch(one)) for one in (_ISO, _SHORT))
+    for what, are in (*dates, ("numbers", number)):
         if 0.5 <= are.mean() < 1:
             shown = [shortened(present[which].iloc[0]) for which in (are, ~are)]
             words = (
@@ -237,10 +225,9 @@ def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[Said]
 
 def how_read(frame: pd.DataFrame) -> tuple[tuple[Said, ...], dict[str, Written]]:
     """Return sentences about how a table was read, and how cells of its columns are written."""
-    said, written = frame.attrs.get(READ), frame.attrs.get(_WRITTEN)
-    sentences = tuple(map(said_of, said)) if isinstance(said, list) else ()
-    decided = parsed_json(written) if isinstance(written, str) else {}
-    return sentences, {name: Written(*how) for name, how in decided.items()}
+    said, written = frame.attrs.get(READ, ()), parsed_json(frame.attrs.get(_WRITTEN, "{}"))
+    sentences = tuple(Said(*one) for one in said)
+    return sentences, {name: Written(*how) for name, how in written.items()}
 
 
 # --- numbers
@@ -253,19 +240,18 @@ def as_numbers(values: pd.Series) -> Array:
     if pd.api.types.is_numeric_dtype(values.dtype):
         return np.asarray(values.to_numpy("float64", na_value=np.nan))
     codes, cells = pd.factorize(values.astype(object))
-    found = [_number(str(cell).strip()) for cell in cells]
+    texts = [str(cell).strip() for cell in cells]
+    found = [
+        float(text) if NUMBER.fullmatch(text) else FLAGS.get(text.casefold(), np.nan)
+        for text in texts
+    ]
     return np.asarray(np.array([*found, np.nan])[codes])
-
-
-def _number(cell: str) -> float:
-    return float(cell) if NUMBER.fullmatch(cell) else FLAGS.get(cell.casefold(), np.nan)
 
 
 def _is_comma_decimal(columns: Iterable[pd.Series], *, unclear: bool) -> bool:
     commas = groups = either = 0
     for present in filter(_may_be_numbers, columns):
-        unit = _unit(present)
-        bare = present.map(lambda cell: _bare(cell, unit))  # noqa: B023
+        bare = _bare_of(present)[1]
         bare = bare[bare.str.contains(",", regex=False)]
         numbers = bare.str.fullmatch(_COMMA) | bare.str.fullmatch(_GROUPS)
         if len(bare) and numbers.mean() >= MOSTLY:
@@ -284,17 +270,18 @@ def _may_be_numbers(present: pd.Series) -> bool:
 def _written(present: pd.Series, *, comma: bool) -> Written:
     if not _may_be_numbers(present):
         return TEXT
-    unit = _unit(present)
-    bare = present.map(lambda cell: _bare(cell, unit))
+    unit, bare = _bare_of(present)
     dotted = bare[bare.str.contains(".", regex=False)]
     points = (dotted.str.fullmatch(NUMBER) & ~dotted.str.fullmatch(_COMMA)).any()
     return Written("comma" if comma and not points else "point", unit)  # 1.5 has a decimal point
 
 
-def _unit(present: pd.Series) -> str:
+def _bare_of(present: pd.Series) -> tuple[str, pd.Series]:
+    """Return the unit that nearly all cells have, or "", and the cells without it."""
     units = present.str.extract(_UNIT, expand=False)
     one = units.notna().mean() >= MOSTLY and units.nunique() == 1
-    return str(units.dropna().iloc[0]) if one else ""
+    unit = str(units.dropna().iloc[0]) if one else ""
+    return unit, present.map(lambda cell: _bare(cell, unit))
 
 
 def _plain(cell: str, how: Written) -> str | None:
@@ -415,20 +402,3 @@ def parts_of(dates: pd.Series) -> Mapping[str, Array]:
     columns = (days, dates.dt.year, dates.dt.month, dates.dt.day_of_week, dates.dt.hour)
     found = (np.asarray(column, dtype=np.float64) for column in columns)
     return dict(zip(PARTS, found, strict=True))
-
-
-def said_far_dates(values: pd.Series, order: Order) -> str:
-    """Return in words that some dates of a column are no real ones, such as 9999-12-31.
-
-    Systems write such a date for "never". Those count that nanoseconds of 64 bits cannot hold.
-    The text is empty if there are none.
-    """
-    dates = dates_of(values, order).dropna()
-    far = (dates.dt.year < 1678) | (dates.dt.year > 2261)
-    if not 0 < far.mean() < 0.5:
-        return ""
-    shown = str(values[far[far].index[0]]).removesuffix(" 00:00:00")
-    return (
-        f"column {str(values.name)!r}: {far.sum()} of {len(values)} dates are far from the others "
-        f"({shown!r}); empty these cells if they mean no date"
-    )

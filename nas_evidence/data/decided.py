@@ -5,10 +5,8 @@ Several decisions of one kind become one sentence, with the names of the columns
     9 constant columns are left out: x0, x8, x16, ...; categorical=COL to keep one
 """
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,51 +14,36 @@ import pandas as pd
 from nas_evidence.data.arrays import ArrayData, row_hashes
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import MOST_CATEGORIES, option
-from nas_evidence.data.said import Said
-from nas_evidence.data.table_columns import Preparation
+from nas_evidence.data.said import Said, listed
+from nas_evidence.data.table_columns import Preparation, in_one_form
 from nas_evidence.data.targets import ClassName
-from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.how_read import HowRead
 
 #: Columns that a sentence names.
 _NAMED = 8
 
 
-class SaidKind(NamedTuple):
-    """Decisions that are alike.
-
-    several  what is decided of several columns
-    option   that changes it, "" if none does
-    to       what the option does
-    least    number of columns from which on they are one sentence
-    """
-
-    several: str
-    option: str = ""
-    to: str = ""
-    least: int = 2
-
-
-#: By what was decided, see `Said.about`.
+#: By what was decided, see `Said.about`: the sentence of several columns, the option that changes
+#: it and to what, and the number of columns from which on they are one sentence.
 KINDS = {
-    "constant": SaidKind("constant columns are left out", "categorical", "keep"),
-    "empty": SaidKind("empty columns are left out"),
-    "row number": SaidKind("columns that look like row numbers are left out", "numeric", "keep"),
-    "free text": SaidKind(
+    "constant": ("constant columns are left out", "categorical", "keep", 2),
+    "empty": ("empty columns are left out", "", "", 2),
+    "row number": ("columns that look like row numbers are left out", "numeric", "keep", 2),
+    "free text": (
         "columns of free text are left out", "categorical", "keep the most frequent of", 4
     ),
-    "ordered": SaidKind("columns of ordered categories are read without their order"),
-    "dates": SaidKind("columns are read as dates", "drop", "leave out", 4),
-    "text as numbers": SaidKind(
+    "ordered": ("columns of ordered categories are read without their order", "", "", 2),
+    "dates": ("columns are read as dates", "drop", "leave out", 4),
+    "text as numbers": (
         "columns of text are read as numbers", "categorical", "read as categories", 4
     ),
-    "numbers and words": SaidKind(
+    "numbers and words": (
         "columns are read as numbers and some words in them as missing",
         "categorical",
         "read as categories",
         4,
     ),
-}
+}  # fmt: skip
 
 
 def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
@@ -76,26 +59,23 @@ def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
     >>> grouped([one], "a")
     ["column 'a' is left out: it has one value only; categorical=a to keep"]
     """
-    found = list(decisions)
-    alike = defaultdict[str, list[int]](list)
-    for at, said in enumerate(found):
+    found, alike = [*decisions], defaultdict[str, list[str]](list)
+    for said in found:
         if said.about in KINDS and said.column in features:
-            alike[said.about].append(at)
-    gone = set[int]()
-    for about, places in alike.items():
-        kind = KINDS[about]
-        names = [str(found[at].column) for at in places]
-        if len(places) < kind.least:
-            for at, name in zip(places, names, strict=True):
-                if kind.option and not found[at].remedy:
-                    remedy = f"{kind.option}={option(name)} to {kind.to}"
-                    found[at] = found[at]._replace(remedy=remedy)
-            continue
-        listed = ", ".join(map(shortened, names[:_NAMED])) + ", ..." * (len(names) > _NAMED)
-        remedy = f"{kind.option}=COL to {kind.to} one" if kind.option else ""
-        found[places[0]] = Said(f"{len(names)} {kind.several}: {listed}", remedy=remedy)
-        gone |= {*places[1:]}
-    return [str(said) for at, said in enumerate(found) if at not in gone]
+            alike[said.about].append(str(said.column))
+    sentences = dict[str, None]()
+    for said in found:
+        sentence = said
+        if said.about in KINDS and said.column in features:
+            names = alike[said.about]
+            several, key, to, least = KINDS[said.about]
+            if len(names) >= least:
+                remedy = f"{key}=COL to {to} one" if key else ""
+                sentence = Said(f"{len(names)} {several}: {listed(names)}", remedy=remedy)
+            elif key and not said.remedy:
+                sentence = said._replace(remedy=f"{key}={option(str(said.column))} to {to}")
+        sentences[str(sentence)] = None
+    return [*sentences]
 
 
 def said_of_numbers(decisions: Iterable[Said], preparation: Preparation) -> Iterator[Said]:
@@ -108,12 +88,7 @@ def said_of_numbers(decisions: Iterable[Said], preparation: Preparation) -> Iter
 
 
 def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[Said]:
-    """Say which columns have more categories than features, and which are alike but for case.
-
-    Args:
-        preparation: of the columns.
-        frame: the training rows.
-    """
+    """Say which columns have more categories than features, and which are alike but for case."""
     for column in preparation.columns:
         if column.kind != "category":
             continue
@@ -147,7 +122,7 @@ def _alike(names: Sequence[str]) -> str:
     """
     found = defaultdict[str, list[str]](list)
     for name in names:
-        found[unicodedata.normalize("NFC", name).casefold()].append(name)
+        found[in_one_form(name).casefold()].append(name)
     alike = [sorted(own) for own in found.values() if len(own) > 1]
     more = ", ..." * (len(alike) > _NAMED)
     return ", ".join(" and ".join(map(repr, own)) for own in alike[:_NAMED]) + more
@@ -192,17 +167,11 @@ def _of_targets(y: Array) -> Iterator[bytes]:
 def how_read_of(arrays: ArrayData, given: str = "") -> HowRead:
     """Return how data were read, to be shown and kept, with the name under which they came."""
     prepared = arrays.meaning.preparation
-    columns: dict[str, tuple[str, ...]] = {}
+    columns = dict[str, tuple[str, ...]]()
     if prepared is not None:
-        kinds = {
-            one.name: "dates" if one.part else {"number": "numbers"}.get(one.kind, "categories")
-            for one in prepared.columns
-        }
-        columns = {
-            kind: tuple(name for name, own in kinds.items() if own == kind)
-            for kind in ("numbers", "categories", "dates")
-        }
-        columns["left out"] = tuple(name for name in prepared.names if name not in kinds)
+        kinds = prepared.kinds
+        for kind in ("numbers", "categories", "dates", "left out"):
+            columns[kind] = tuple(n for n in prepared.names if kinds.get(n, "left out") == kind)
     return HowRead(
         arrays.meaning.said,
         {kind: names for kind, names in columns.items() if names},

@@ -12,20 +12,18 @@ import pandas as pd
 
 from nas_evidence.data.array_files import arrays_of_part, as_frame
 from nas_evidence.data.arrays import ArrayData, row_hashes
-from nas_evidence.data.cells import how_read, with_numbers_read
+from nas_evidence.data.cells import with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import doubts_of, in_known_forms, inputs_of
 from nas_evidence.data.reading import check_aligned, read, targets_in
+from nas_evidence.data.said import listed
 from nas_evidence.data.source import pairs_of
-from nas_evidence.data.table_columns import TEXT, Preparation, Written
+from nas_evidence.data.table_columns import Preparation
 from nas_evidence.data.units import weights_of
-from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
-#: Maximum number of columns listed in a message.
-_LISTED = 12
 _EMPTY = "the new data have no rows, so there is nothing to predict"
 
 
@@ -201,13 +199,12 @@ def _of_array(array: Array, preparation: Preparation | None) -> Given:
 
 
 def _other_columns(preparation: Preparation, found: str) -> UserError:
-    names = preparation.names
-    listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
-    those = "" if preparation.unnamed else f" ({listed})"
+    names, n = preparation.names, len(preparation.names)
+    those = "" if preparation.unnamed else f" ({listed(names)})"
     return UserError(
         "other-columns",
-        f"the new data must have the {len(names)} columns of the training data{those}, but are "
-        f"{found}; give a table with them, or an array [n, {len(names)}]",
+        f"the new data must have the {n} columns of the training data{those}, but are {found}; "
+        f"give a table with them, or an array [n, {n}]",
     )
 
 
@@ -242,19 +239,6 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
     return Given(inputs, truth, (told,) if n else ())
 
 
-def check_durations(written: Mapping[str, Written], preparation: Preparation) -> None:
-    """Refuse durations for a column that held none: nobody knows the unit of its numbers."""
-    for name in preparation.places:
-        known = preparation.written.get(name, TEXT)
-        if written.get(name, TEXT).sign == "duration" != known.sign:
-            raise UserError(
-                "new-column-durations",
-                f"column {name!r} of the new data holds durations, but that of the training data "
-                "held numbers, or was read by an earlier version; give numbers in its unit, or "
-                "search again",
-            )
-
-
 def _of_table(
     frame: pd.DataFrame,
     preparation: Preparation | None,
@@ -286,7 +270,6 @@ def _of_table(
             raise _other_columns(preparation, f"a table with {len(names)}")
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
     frame = in_known_forms(frame, preparation)
-    check_durations(how_read(frame)[1], preparation)
     inputs = inputs_of(preparation, frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = tuple(doubts_of(preparation, frame))

@@ -31,11 +31,12 @@ from nas_evidence.data.cells import (
     as_numbers,
     dates_of,
     has_zone,
+    how_read,
     order_of,
     parts_of,
 )
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.table_columns import (
     MISSING,
     OTHER,
@@ -64,9 +65,8 @@ _GRADES = 4
 
 def in_known_forms(frame: pd.DataFrame, preparation: Preparation) -> pd.DataFrame:
     """Return a table with names in the form of training: "é" is one or two characters."""
-    known = {in_one_form(name): name for name in preparation.places if name not in frame.columns}
-    renamed = {name: known[form] for name in frame.columns if (form := in_one_form(name)) in known}
-    return frame.rename(columns=renamed) if renamed else frame
+    known = {in_one_form(name): name for name in preparation.places}
+    return frame.rename(columns=lambda name: known.get(in_one_form(name), name))
 
 
 def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Array:
@@ -76,18 +76,16 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
         ValueError: if a column is absent, or holds text instead of numbers; names both.
     """
     frame = in_known_forms(frame, preparation)
-    names = dict.fromkeys(column.name for column in preparation.columns)
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
+    if absent := [name for name in preparation.places if name not in frame.columns]:
         known = {str(name).casefold().strip(): name for name in frame.columns}
-        near = {name: known.get(name.casefold().strip()) for name in absent}
-        hints = [f"did you mean {other!r}?" for other in near.values() if other]
+        near = known.get(absent[0].casefold().strip())
+        hint = f"did you mean {near!r}?" if near else "add them, empty where unknown"
         raise UserError(
             "columns-missing",
             f"{where} must have the columns of the training data, but lacks "
-            f"{', '.join(repr(name) for name in absent)}; "
-            + (" ".join(hints) or "add them, empty where unknown"),
+            f"{', '.join(map(repr, absent))}; {hint}",
         )
+    _check_durations(frame, preparation, where)
     numbers, missing, categories = list[Array](), list[Array](), list[Array]()
     dates = dict[str, Mapping[str, Array]]()
     for column in preparation.columns:
@@ -103,6 +101,20 @@ def inputs_of(preparation: Preparation, frame: pd.DataFrame, where: str) -> Arra
         missing += [np.isnan(values)] * column.indicator
     features = np.stack([*numbers, *missing, *categories], axis=1)
     return np.ascontiguousarray(features, dtype=np.float32)
+
+
+def _check_durations(frame: pd.DataFrame, preparation: Preparation, where: str) -> None:
+    """Refuse durations for a column that held none: nobody knows the unit of its numbers."""
+    written = how_read(frame)[1]
+    for name in preparation.places:
+        known = preparation.written.get(name, TEXT)
+        if written.get(name, TEXT).sign == "duration" != known.sign:
+            raise UserError(
+                "new-column-durations",
+                f"column {name!r} of {where} holds durations, but that of the training data held "
+                "numbers, or was read by an earlier version; give numbers in its unit, or search "
+                "again",
+            )
 
 
 def doubts_of(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
@@ -128,10 +140,11 @@ def doubts_of(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
                 shown, is_are = _first(far), "is" if len(far) == 1 else "are"
                 yield (
                     f"column {name!r}: {_cells(len(far))} ({shown}) {is_are} far outside all "
-                    f"training values ({column.range}); used unchanged"
+                    f"training values ({column.low:.4g} to {column.high:.4g}); used unchanged"
                 )
         n_missing = len(values) - len(present)
-        if n_missing and not column.part and not column.may_miss:
+        known = column.part or column.indicator or MISSING in column.categories
+        if n_missing and not known:
             taken = "the median" if column.kind == "number" else "the category '(other)'"
             yield f"column {name!r}: {_cells(n_missing, 'missing ')}, replaced by {taken}"
 
@@ -205,9 +218,8 @@ def prepare(
         for name in names:
             if name not in frame.columns:
                 near = difflib.get_close_matches(name, [*map(str, frame.columns)], n=1)
-                known = ", ".join(map(shortened, frame.columns[:8]))
-                known += ", ..." * (len(frame.columns) > 8)
-                hint = f"did you mean {near[0]!r}?" if near else f"columns: {known}"
+                known = f"columns: {listed(frame.columns)}"
+                hint = f"did you mean {near[0]!r}?" if near else known
                 raise UserError(
                     "option-names-no-feature",
                     f"`{option}` names the column {name!r}, which {where} does not have as a "
@@ -261,9 +273,8 @@ def _decided(
     many = present.nunique() > len(present) // 2
     if forced == "number" or (not text and (forced is None or many)):
         numbers = as_numbers(values)
-        if forced != "number" and (_numbers_the_rows(numbers) or _is_index(name, numbers)):
-            keep = f"numeric={option(name)} to keep"
-            return [], Said("is left out: it looks like a row number", name, "row number", keep)
+        if forced != "number" and _numbers_the_rows(name, numbers):
+            return [], Said("is left out: it looks like a row number", name, "row number")
         return [_number(name, values, where)], None
     if forced is None:
         words = present[np.isnan(as_numbers(present))]
@@ -331,9 +342,7 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Sai
     varying = [part for part in PARTS if np.nanmin(features[part]) < np.nanmax(features[part])]
     missing = bool(dates.isna().any())
     if not varying and not missing:
-        if dates.nunique() > 1:
-            return [], Said("is left out: its dates differ by less than a microsecond", name)
-        return [], Said("is left out: it has one value only", name, "constant")
+        return [], Said("is left out: it has one value only, to the microsecond", name, "constant")
     varying = varying or [PARTS[0]]
     zoned = has_zone(values.dropna()).mean() >= 0.5
     columns = []
@@ -354,15 +363,13 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Sai
             )
         )
     how = "" if order == "year" else f", with the {order} first"
-    short = values.dropna().astype(str).str
-    if order != "year" and short.fullmatch(r"\s*\d+[/.]\d+[/.]\d\d([ T].*)?\s*").any():
+    short = r"\s*\d+[/.]\d+[/.]\d\d([ T].*)?\s*"
+    if order != "year" and values.dropna().astype(str).str.fullmatch(short).any():
         how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = " in UTC" if zoned else ""
     if len(undated := values[dates.isna()].dropna()):
         at += f", and {_cells(len(undated))} without a date ({_first(undated)}) as missing"
-    versions = order == "day" and short.fullmatch(r"\s*\d+\.\d+\.\d\d\s*").all()
-    remedy = f"drop={option(name)} to leave it out"
-    remedy += ", `categorical` to read categories" * bool(versions)
+    remedy = f"drop={option(name)} to leave it out, `categorical` to read categories"
     about = "" if len(undated) else "dates"  # such a sentence is shown among any number of others
     return columns, Said(f"is read as dates{how}{at}: {', '.join(varying)}", name, about, remedy)
 
@@ -380,19 +387,17 @@ def _scale(present: Array) -> tuple[float, float]:
     return shift, float(2.0 ** np.floor(np.log2(size))) if 0 < size < _TINY else 1.0
 
 
-def _numbers_the_rows(numbers: Array) -> bool:
-    """Tell whether values increase from row to row and are about as many as their range."""
-    whole = len(numbers) > 2 and np.isfinite(numbers).all() and (numbers % 1 == 0).all()
-    return bool(
-        whole and (np.diff(numbers) > 0).all() and numbers[-1] - numbers[0] < 2 * len(numbers)
-    )
+def _numbers_the_rows(name: str, numbers: Array) -> bool:
+    """Tell whether whole numbers [n] count the rows.
 
-
-def _is_index(name: str, numbers: Array) -> bool:
-    """Tell whether a column is the index that pandas wrote, in any order of the rows."""
-    return name == "Unnamed: 0" and bool(
-        ((numbers >= 0) & (numbers % 1 == 0)).all() and len(np.unique(numbers)) == len(numbers)
-    )
+    They increase from row to row and are about as many as their range; or are the index that
+    pandas wrote, in any order of the rows.
+    """
+    if len(numbers) < 3 or not np.isfinite(numbers).all() or (numbers % 1).any():
+        return False
+    if name == "Unnamed: 0" and numbers.min() >= 0:
+        return len(np.unique(numbers)) == len(numbers)
+    return bool((np.diff(numbers) > 0).all() and np.ptp(numbers) < 2 * len(numbers))
 
 
 def _category(name: str, values: pd.Series) -> Column:

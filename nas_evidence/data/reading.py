@@ -11,7 +11,6 @@ computed yet is refused with the remedy.
 """
 
 import bz2
-import codecs
 import csv
 import difflib
 import gzip
@@ -21,9 +20,8 @@ import lzma
 import math
 import re
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -35,15 +33,14 @@ from nas_evidence.data.array_files import read_arrays
 from nas_evidence.data.arrow_tables import (
     cells_of,
     frame_of,
-    read_feather,
-    read_parquet,
+    read_arrow,
     table_of_arrow,
 )
 from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
 from nas_evidence.data.cells import VERSION, how_read, order_of, with_numbers_read
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.said import Said
+from nas_evidence.data.said import Said, listed
 from nas_evidence.data.table_columns import Written
 from nas_evidence.data.targets import column_values
 from nas_evidence.data.typed import names_half_characters
@@ -57,8 +54,6 @@ from nas_evidence.spec.study import DatasetSpec
 _PACKED = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": None}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in _PACKED)
 _TABLES = (".parquet", ".pq", ".feather", ".jsonl", ".json", ".xlsx")
-#: Where the file has no row for a message, the largest number of columns listed.
-_LISTED = 12
 #: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
@@ -66,20 +61,11 @@ _SEPARATORS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'\s*"?sep=([,;\t|])"?\r?\n', re.IGNORECASE)
 #: Characters of a text file that show what separates its cells.
 _HEAD = 1 << 14
-#: First bytes of encodings that name themselves; that of UTF-32 begins as that of UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 #: Words that are a missing cell of a text file or a spreadsheet, as pandas reads them.
 _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
-#: From so many columns on, few rows may be columns.
-_MANY = 1000
 #: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
@@ -176,7 +162,7 @@ def plain(data: Any) -> Any:
             return frame_of(table_of_arrow(data))
         if hasattr(data, "to_pandas"):
             return plain(data.to_pandas())
-    except ImportError as error:
+    except (ImportError, TypeError) as error:
         raise UserError(
             "table-not-converted",
             f"a {kind} is converted to pandas, which fails here ({error}); "
@@ -223,33 +209,20 @@ def table_of(value: Any) -> pd.DataFrame:
                 f"it begins with {next(iter(value))!r}, as rows by number or a split table do; "
                 "write rows or columns, as pandas does with orient='records' or 'columns'",
             )
-        lengths = {
-            name: len(one)
-            for name, one in value.items()
-            if hasattr(one, "__len__") and not isinstance(one, str | bytes)
-        }
-        (first, n), *others = [*lengths.items()] or [("", 0)]
-        for name, other in others:
-            if other != n:
-                raise UserError(
-                    "json-lengths-differ",
-                    f"columns must have equal lengths, but {shortened(first)} has {n} values and "
-                    f"{shortened(name)} has {other}",
-                )
-        value = value if lengths else [value]
-    elif not isinstance(value, Sequence) or isinstance(value, str):
+        if not any(
+            hasattr(one, "__len__") and not isinstance(one, str | bytes) for one in value.values()
+        ):
+            value = [value]
+    elif not isinstance(value, list) or not all(isinstance(row, Mapping) for row in value):
         raise UserError(
             "json-no-table",
-            f"a table is a list of rows or an object of columns, but it is {shortened(value)}",
+            'a table is a list of rows that name their columns, as in [{"x": 1}], or an object of '
+            f"columns, but it is {shortened(value)}",
         )
-    for row, one in enumerate([] if isinstance(value, Mapping) else value):
-        if not isinstance(one, Mapping):
-            raise UserError(
-                "json-row-without-names",
-                f'each row must name its columns, as in {{"x": 1}}, but row {row} is '
-                f"{shortened(one)}",
-            )
-    return pd.DataFrame(value, dtype=object)
+    try:
+        return pd.DataFrame(value, dtype=object)
+    except ValueError as error:
+        raise UserError("json-no-table", f"columns must have equal lengths: {error}") from None
 
 
 def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -298,27 +271,8 @@ def _check_cells(matrix: Any) -> None:
         )
 
 
-def _check_lengths(rows: Sequence[Any]) -> None:
-    """Check that rows in a list have equal lengths, without which they are no array."""
-    lengths = [_length(one) for one in rows]
-    for row, n in enumerate(lengths):
-        if n != lengths[0]:
-            raise UserError(
-                "rows-of-several-lengths",
-                f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} "
-                f"has {n}; fill those that are missing with NaN",
-            )
-
-
-def _length(row: Any) -> int:
-    shape = getattr(row, "shape", None)  # an array without axes has no length
-    return math.prod(shape) if shape is not None else len(row) if hasattr(row, "__len__") else 1
-
-
 def as_array(values: Any) -> Array:
     """Return what `plain` returned, or a tensor, as an array."""
-    if isinstance(values, list) and not any(isinstance(one, str) for one in values):
-        _check_lengths(values)
     if hasattr(values, "detach"):
         values = _of_tensor(values)
     if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
@@ -326,7 +280,13 @@ def as_array(values: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
         whole = values.mask is np.ma.nomask or not values.mask.any()
         return values.data if whole else np.ma.filled(values.astype(np.float64), np.nan)
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise UserError(
+            "rows-of-several-lengths",
+            f"rows must have equal lengths; fill those that are missing with NaN ({error})",
+        ) from None
 
 
 def _index_of(data: Any) -> pd.Index | None:
@@ -416,23 +376,15 @@ def _table(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
     if path.name.lower().endswith(TEXTS):
         return _of_text(path)
     match path.suffix.lower():
-        case ".parquet" | ".pq":
-            return read_parquet(path), [], False
-        case ".feather":
-            return read_feather(path), [], False
-        case ".jsonl":
-            return pd.DataFrame([*_json_lines(_json_text(path))], dtype=object), [], False
-        case ".json":
-            text = _json_text(path)
-            try:
-                return table_of(parsed_json(text, once=True)), [], False
-            except json.JSONDecodeError as error:
-                if not error.msg.startswith("Extra data"):
-                    raise
-            return pd.DataFrame([*_json_lines(text)], dtype=object), [], False
+        case ".parquet" | ".pq" | ".feather":
+            return read_arrow(path), [], False
+        case ".json" | ".jsonl":
+            text, said = _text_of(path)
+            return table_of(_json_of(text, lines=path.suffix.lower() == ".jsonl")), said, False
         case ".xlsx":
-            how: dict[str, Any] = {"sheet_name": None, "engine": "openpyxl"}
-            sheets = pd.read_excel(path, keep_default_na=False, na_values=[""], **how)
+            sheets = pd.read_excel(
+                path, sheet_name=None, engine="openpyxl", keep_default_na=False, na_values=[""]
+            )
             first, frame = next(iter(sheets.items()))
             words = f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}"
             return frame, [Said(words, about="sheet")] * (len(sheets) > 1), False
@@ -446,23 +398,17 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        needed = "openpyxl" if path.suffix.lower() == ".xlsx" else "pyarrow"
+        needed = "openpyxl" if "openpyxl" in str(error) else "pyarrow"
         raise UserError(
             "table-needs-package",
-            f"{path} cannot be read here ({error}): `pip install {needed}`, or save the table as "
-            ".csv",
+            f"{path} cannot be read without {needed} ({error}); `pip install {needed}`",
         ) from None
     except (
         OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RuntimeError,
         lzma.LZMAError, zlib.error, BadZipFile, csv.Error,
     ) as error:  # fmt: skip
         why = (str(error) or type(error).__name__).splitlines()[0]
-        if isinstance(error, UnicodeDecodeError):
-            name = error.encoding.upper().removesuffix("-SIG")
-            why = f"byte {error.start} is not {name}; save it as UTF-8"
-        if isinstance(error, BadZipFile):
-            why = "it is no archive (zip), as spreadsheets (.xlsx) are; save it as .csv"
-        known = isinstance(error, UserError | UnicodeDecodeError | json.JSONDecodeError)
+        known = isinstance(error, UserError | json.JSONDecodeError)
         raise UserError(
             "table-unreadable",
             f"{path} cannot be read as a table: {why}",
@@ -470,34 +416,25 @@ def _naming(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _json_text(path: Path) -> str:
-    content = path.read_bytes()
-    return content.decode(json.detect_encoding(content))
-
-
-def _json_lines(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of JSON Lines; a line ends with a line feed, not U+2028."""
+def _json_of(text: str, *, lines: bool) -> Any:
+    """Return the value of JSON, or the rows of JSON Lines; such a line ends with a line feed."""
+    try:
+        if not lines:
+            return parsed_json(text, once=True)
+    except json.JSONDecodeError as error:
+        if not error.msg.startswith("Extra data"):
+            raise
+    rows = []
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                row = parsed_json(line, once=True)
-            except ValueError as error:
-                raise UserError("json-line", f"line {number}: {error}; correct it") from None
-            if not isinstance(row, Mapping):
-                raise UserError(
-                    "json-line-no-row",
-                    f"line {number} is {shortened(line)}, but each line must be a row, as in "
-                    '{"x": 1}; correct it',
-                )
-            yield row
+        try:
+            rows += [parsed_json(line, once=True)] if line.strip() else []
+        except ValueError as error:
+            raise UserError("json-line", f"line {number}: {error}; correct it") from None
+    return rows
 
 
 def _text_of(path: Path) -> tuple[str, list[Said]]:
-    """Return the text in a file, packed or not, and a sentence if its encoding is a guess.
-
-    The first bytes decide, else what all bytes can be: UTF-8, else Windows-1252, which has the
-    letters and signs of Latin-1 and uses 27 of its 32 further codes, as for the euro.
-    """
+    """Return the text in a file, packed or not, and a sentence if its encoding is a guess."""
     opened, said = _PACKED.get(path.suffix.lower(), open), list[Said]()
     if opened is None:
         with ZipFile(path) as archive:
@@ -512,25 +449,25 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
     else:
         with opened(path, "rb") as file:
             content = file.read()
-    encoding = next((own for mark, own in _MARKS.items() if content.startswith(mark)), "")
+    encoding = json.detect_encoding(content)
     try:
-        text = content.decode(encoding or "utf-8-sig")
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        if encoding:
-            raise
-        text, name = content.decode("latin-1"), "Latin-1"
-        with suppress(UnicodeDecodeError):
-            text, name = content.decode("cp1252"), "Windows-1252"
-        words = f"{path.name} is read as {name}, since byte {error.start} is not UTF-8"
+        if not encoding.startswith("utf-8"):
+            raise UserError(
+                "text-of-another-format",
+                f"byte {error.start} is not {encoding.upper()}; save it as UTF-8",
+            ) from None
+        text = content.decode("cp1252", "backslashreplace")
+        words = f"{path.name} is read as Windows-1252, since byte {error.start} is not UTF-8"
         said = [Said(words, remedy="if letters are wrong, save it as UTF-8")]
     if "\0" in text:
         raise UserError(
             "text-of-another-format",
-            "it holds NUL characters, as UTF-16 without its byte order mark and other formats "
-            "than text do; save it as CSV in UTF-8",
+            "it holds NUL characters, as other formats than text do; save it as CSV in UTF-8",
         )
-    if (at := _lone_return(text)) is not None:
-        line = text.count("\n", 0, at) + 1
+    if "\r" in text and text.count("\r") > text.count("\r\n"):
+        line = re.split(r"\r(?!\n)", text, maxsplit=1)[0].count("\n") + 1
         raise UserError(
             "carriage-return",
             f"line {line} has a carriage return without a line feed; save it with line feeds "
@@ -539,20 +476,8 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
     return text, said
 
 
-def _lone_return(text: str) -> int | None:
-    if "\r" not in text or text.count("\r") == text.count("\r\n"):
-        return None
-    found = re.search(r"\r(?!\n)", text)
-    return None if found is None else found.start()
-
-
 def _of_text(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
-    """Return the cells of a text file as text, sentences, and whether commas are decimal.
-
-    Raises:
-        ValueError: a name occurs twice; there are too many columns; or a row has more cells than
-            there are names.
-    """
+    """Return the cells of a text file as text, sentences, and whether commas are decimal."""
     text, said = _text_of(path)
     if asked := _SEPARATOR_LINE.match(text):
         text = text[asked.end() :]
@@ -566,13 +491,6 @@ def _of_text(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
         raise UserError(
             "too-many-columns",
             f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter",
-        )
-    twice = next((name for name, n in Counter(filter(None, names)).items() if n > 1), None)
-    if twice is not None:
-        raise UserError(
-            "column-twice",
-            f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
-            "times; rename or remove the others",
         )
     names = [name or f"Unnamed: {k}" for k, name in enumerate(names)]
     body = text[lines.tell() :]
@@ -591,14 +509,7 @@ def _uneven(
 ) -> tuple[list[list[str]], int]:
     """Return rows with a cell for each name, blank where missing, and how many separators more.
 
-    Args:
-        body: the lines after the names.
-        names: of the columns.
-        separator: of cells.
-        n_lines: how many lines stand before these.
-
-    Raises:
-        ValueError: a row has more cells than there are names, or a quote does not end.
+    `n_lines` stand before the body.
     """
     found, ends, line = list[list[str]](), 0, n_lines + 1
     reader = csv.reader(io.StringIO(body, newline=""), delimiter=separator, strict=True)
@@ -666,28 +577,19 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
     """Return the name of a column, which the table must have."""
     if name is None or name not in frame.columns:
         near = difflib.get_close_matches(str(name), list(frame.columns), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(map(shortened, frame.columns[:_LISTED])) + ", ..." * (
-            len(frame.columns) > _LISTED
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else (
+                "the first line must hold the names, separated by commas, semicolons, tabs or bars"
+            )
         )
-        more = [f"; {said}" for said in how_read(frame)[0] if said.about == "sheet"]
-        if any(str(column).startswith("Unnamed: ") for column in frame.columns):
-            more.append("; the names must be in the first line")
-        elif len(frame.columns) == 1 and str(name) in str(frame.columns[0]).split():
-            more.append("; separate the columns by commas, semicolons, tabs or bars")
-        elif any("." in str(one) and _writes_number(str(one)) for one in frame.columns):
-            more.append("; a line of names must come before the values")
+        sheet = "".join(f"; {said}" for said in how_read(frame)[0] if said.about == "sheet")
         raise UserError(
             "no-such-column",
-            f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}",
+            f"{where} has no column {name!r}; {hint} (columns: {listed(frame.columns)}){sheet}",
         )
     return name
-
-
-def _writes_number(text: str) -> bool:
-    with suppress(ValueError):
-        return math.isfinite(float(text))
-    return False
 
 
 def rows_of_table(
@@ -703,11 +605,10 @@ def rows_of_table(
     y = _targets(frame, targets, where)
     _check_notation(frame, targets, spec.task, where)
     if len(frame) < FEWEST_ROWS:
-        wide = ", or transpose it if each column is an example" * (frame.shape[1] > _MANY)
         raise UserError(
             "table-too-short",
-            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
-            f"{wide}",
+            f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows, "
+            "or transpose it if each column is an example",
         )
 
     def cells(name: str | None, table: pd.DataFrame | None, place: str) -> pd.Series | None:
@@ -755,20 +656,16 @@ def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
 def _check_notation(
     frame: pd.DataFrame, targets: Sequence[str], task: str | None, where: str
 ) -> None:
-    """Check that targets of text are no numbers or dates of two notations, such as prices.
-
-    Raises:
-        ValueError: if one is, and its texts are too many for classes; says how it is written.
-    """
+    """Check that targets of text, too many for classes, are no numbers of two notations."""
     classes = task is None or TARGET_KINDS[task].classes
-    for target in targets:
-        few = len(frame[target].unique()) <= max(2, len(frame) // 2)
-        for said in () if few and classes else how_read(frame)[0]:
-            if said.about == "not read" and said.column == target:
-                raise UserError(
-                    "target-of-two-notations",
-                    f"target {target!r} in {where} {said._replace(column=None)}",
-                )
+    for said in how_read(frame)[0]:
+        if said.about == "not read" and said.column in targets:
+            if classes and frame[said.column].nunique(dropna=False) <= max(2, len(frame) // 2):
+                continue
+            raise UserError(
+                "target-of-two-notations",
+                f"target {said.column!r} in {where} {said._replace(column=None)}",
+            )
 
 
 def _target(frame: pd.DataFrame, target: str, where: str) -> Array:

@@ -1,6 +1,12 @@
 """What was decided about data, to be said: words, the column, and the option that changes it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from nas_evidence.plumbing.foreign_text import shortened
+
+#: Names that a sentence lists.
+_LISTED = 8
 
 
 class Said(NamedTuple):
@@ -29,10 +35,8 @@ class Said(NamedTuple):
         return f"{words}; {self.remedy}" if self.remedy else words
 
 
-def said_of(stored: object) -> Said:
-    """Return a sentence from what JSON makes of it, or from any other value as its words."""
-    match stored:
-        case [str(words), None | str() as column, str(about), str(remedy)]:
-            return Said(words, column, about, remedy)
-        case _:
-            return Said(str(stored))
+def listed(names: Sequence[object]) -> str:
+    """Return the first names of a list for a sentence, with "..." for the others."""
+    return ", ".join(shortened(str(one)) for one in names[:_LISTED]) + ", ..." * (
+        len(names) > _LISTED
+    )

@@ -71,23 +71,6 @@ class Column:
     high: float | None = None
     words: tuple[str, ...] = ()
 
-    @property
-    def range(self) -> str:
-        """Return the range of the numbers of training in words."""
-        if self.low is None or self.high is None:
-            return ""
-        return f"{self.low:.4g} to {self.high:.4g}"
-
-    @property
-    def label(self) -> str:
-        """Return the name of its feature."""
-        return f"{self.part} of {self.name}" if self.part else self.name
-
-    @property
-    def may_miss(self) -> bool:
-        """Return whether training had missing cells, so that they have a feature."""
-        return self.indicator or MISSING in self.categories
-
     def feature(self, numbers: Array) -> Array:
         """Return numbers [n], NaN where missing, as a feature, float64 [n]."""
         filled = np.where(np.isnan(numbers), self.fill, numbers)
@@ -130,6 +113,12 @@ class Preparation:
         return found
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """What each column is read as: "numbers", "categories" or "dates"."""
+        named = {"number": "numbers", "category": "categories"}
+        return {c.name: "dates" if c.part else named[c.kind] for c in self.columns}
+
+    @property
     def scaled(self) -> Array:
         """Which features are scaled: numbers, and not those of 0 and 1; bool [d]."""
         n_numbers = len(self.of_kind("number"))
@@ -138,13 +127,14 @@ class Preparation:
     @property
     def sentence(self) -> str:
         """How many columns there are of each kind."""
-        numbers = [c for c in self.columns if c.kind == "number" and not c.part]
-        n_dates = len({c.name for c in self.columns if c.part})
-        n_categories = sum(c.kind == "category" for c in self.columns)
-        n_missing = sum(c.indicator for c in numbers)
-        parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
-        parts += [f"{n_categories} of categories"] if n_categories else []
-        parts += [f"{n_dates} of dates"] if n_dates else []
+        kinds = [*self.kinds.values()]
+        n, n_missing = (
+            kinds.count("numbers"),
+            sum(c.indicator and not c.part for c in self.columns),
+        )
+        parts = [f"{n} numeric column{'s' * (n > 1)}"] if n else []
+        for kind in ("categories", "dates"):
+            parts += [f"{kinds.count(kind)} of {kind}"] if kind in kinds else []
         missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
         return f"features: {' and '.join(parts)}{missing}"
 
@@ -183,8 +173,9 @@ class Preparation:
 
     def _features(self) -> Iterator[tuple[str, str]]:
         numbers = self.of_kind("number")
-        yield from ((c.name, c.label) for c in numbers)
-        yield from ((c.name, f"{c.label} is missing") for c in numbers if c.indicator)
+        labelled = [(c, f"{c.part} of {c.name}" if c.part else c.name) for c in numbers]
+        yield from ((c.name, label) for c, label in labelled)
+        yield from ((c.name, f"{label} is missing") for c, label in labelled if c.indicator)
         for c in self.of_kind("category"):
             yield from ((c.name, f"{c.name} = {value}") for value in (*c.categories, OTHER))
 

@@ -82,9 +82,6 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
     if isinstance(kind, pd.PeriodDtype):
         return values.dt.to_timestamp(), ""
     if isinstance(kind, pd.ArrowDtype):
-        if pd.api.types.is_float_dtype(kind):
-            plain = values.to_numpy("float64", na_value=np.nan)
-            return pd.Series(plain, values.index, name=values.name), ""
         found, note = _of_objects(values.astype(object))
         return found, note or ("category" if str(kind).startswith("dictionary<") else "")
     if pd.api.types.is_timedelta64_dtype(kind):
@@ -97,13 +94,9 @@ def typed_column(values: pd.Series) -> tuple[pd.Series, Note]:
         )
     if isinstance(kind, np.dtype) and kind.kind in "biuf":
         size = min(max(kind.itemsize, 4), 8) if kind.kind == "f" else kind.itemsize
-        own = np.dtype(f"{kind.kind}{size}")
-        if own == kind:
-            return values, ""
-        return pd.Series(values.to_numpy().astype(own), values.index, name=values.name), ""
-    if pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_datetime64_any_dtype(kind):
-        return values, ""
-    if isinstance(kind, pd.BooleanDtype | pd.StringDtype):
+        return values.astype(f"{kind.kind}{size}"), ""
+    is_typed = pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_datetime64_any_dtype(kind)
+    if is_typed or isinstance(kind, pd.StringDtype):
         return values, ""
     return _of_objects(values.astype(object))
 
@@ -136,9 +129,10 @@ def _of_integers(values: pd.Series, present: pd.Series) -> pd.Series:
     low, high = min(map(int, present)), max(map(int, present))
     if low < -(2**63) or high >= 2**64 or (low < 0 and high >= 2**63):
         return values.map(str, na_action="ignore")
-    name = "int64" if high < 2**63 else "uint64"
-    gaps = len(present) < len(values)
-    return values.astype(name.replace("i", "I").replace("u", "U") if gaps else name)
+    signed = high < 2**63
+    if len(present) < len(values):
+        return values.astype("Int64" if signed else "UInt64")
+    return values.astype("int64" if signed else "uint64")
 
 
 def merged_objects(values: Iterable[Any]) -> str | None:

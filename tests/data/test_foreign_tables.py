@@ -18,7 +18,6 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.cells import READ, how_read
 from nas_evidence.data.given import features_of
 from nas_evidence.data.reading import MOST_CELLS, plain, read_frame
-from nas_evidence.data.said import Said
 from nas_evidence.data.source import source_in_memory
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.likelihoods import TARGET_KINDS
@@ -171,13 +170,11 @@ def test_attributes_of_another_kind_are_passed_over(attributes: bytes, tmp_path:
     assert read_frame(tmp_path / "t.parquet").shape == table().shape
 
 
-@pytest.mark.parametrize("said", [5, ["buy now"]])
-def test_the_attributes_of_a_table_are_not_taken_for_our_words(said: Any, tmp_path: Path) -> None:
+def test_the_attributes_of_a_table_are_not_taken_for_our_words(tmp_path: Path) -> None:
     frame = table()
-    frame.attrs = {READ: said}
+    frame.attrs = {READ: ["buy now"]}
     frame.to_parquet(tmp_path / "t.parquet")
     assert how_read(read_frame(tmp_path / "t.parquet"))[0] == ()
-    assert how_read(read_frame(tmp_path / "t.parquet", stored=True))[0] in ((), (Said("buy now"),))
     source = source_in_memory(frame, None, {"target": "big"})
     assert "buy now" not in source.arrays(seed=0).meaning.said
 
@@ -197,7 +194,7 @@ def test_of_a_spreadsheet_with_several_sheets_the_first_is_named(
     sheets = {"cover": cover, "data": table()}
     monkeypatch.setattr(pd, "read_excel", lambda *_, **__: sheets)
     (tmp_path / "t.xlsx").touch()
-    says = "no column 'big' .*; sheet 'cover' of t.xlsx is read, the first of 2; the names must"
+    says = "no column 'big'.*; sheet 'cover' of t.xlsx is read, the first of 2"
     with pytest.raises(ValueError, match=says):
         asked_for(str(tmp_path / "t.xlsx"), (), {"target": "big"})
 
@@ -205,5 +202,5 @@ def test_of_a_spreadsheet_with_several_sheets_the_first_is_named(
 def test_a_file_that_only_has_the_ending_of_a_spreadsheet_is_told_so(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl")
     (tmp_path / "t.xlsx").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="xlsx spreadsheet; save it as one, or as"):
+    with pytest.raises(ValueError, match="not a zip file; write or download it again"):
         read_frame(tmp_path / "t.xlsx")

@@ -260,12 +260,12 @@ SAID: dict[str, tuple[Any, str, int]] = {
     ),
     "two currencies": (
         [f"${i * i % 37}.5" if i % 2 else f"€{i}" for i in range(N)],
-        "is not read as numbers, as they have several units: '€', '$'",
+        "is not read as numbers, as they have several units: €, $",
         0,
     ),
     "some per cent": (
         [f"{i * i % 37} %" if i % 2 else f"0.{i}" for i in range(N)],
-        "is not read as numbers, as they have several units: none, '%'",
+        "is not read as numbers, as they have several units: %, none",
         0,
     ),
     "flags and a word": (
@@ -286,11 +286,6 @@ SAID: dict[str, tuple[Any, str, int]] = {
         4,
     ),
     "far dates": (["9999-12-31", "2020-01-02", "0001-01-01", "2021-01-02"] * 10, "as dates", 4),
-    "a number as text": (
-        pd.Series([1, "1", "a", "b"] * (N // 4), dtype=object),
-        "column 'c' holds 1 as text and otherwise, read as one",
-        4,
-    ),
 }
 
 
@@ -457,7 +452,7 @@ def test_dates_that_a_microsecond_does_not_tell_apart_are_not_said_to_be_constan
     dates = pd.Series(np.arange(N) % 5 + 10**18).astype("datetime64[ns]")
     data = source_in_memory(pd.DataFrame({"d": dates, "x": Z}), Y, {}).arrays(seed=0)
     said = " ".join(data.meaning.said)
-    assert "column 'd' is left out: its dates differ by less than a microsecond" in said
+    assert "column 'd' is left out: it has one value only, to the microsecond" in said
 
 
 @pytest.mark.parametrize(("shift", "says"), [(0.0, False), (2459000.5, True)])

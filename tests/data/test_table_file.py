@@ -119,7 +119,7 @@ def test_a_preparation_travels_as_json() -> None:
 @pytest.mark.parametrize(
     ("column", "options", "says"),
     [
-        (list(range(40)), {}, "'c' is left out: it looks like a row number; numeric=c to keep"),
+        (list(range(40)), {}, "'c' is left out: it looks like a row number"),
         ([7] * 40, {}, "'c' is left out: it has one value only"),
         ([None] * 40, {}, "'c' is left out: it is empty"),
         ([f"name {i}" for i in range(40)] * 2, {}, None),

