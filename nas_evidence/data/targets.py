@@ -96,9 +96,9 @@ class Labels:
                 f"first is {found[0]!r}; name another target, or {remedy}",
             )
         number = {value: i for i, value in enumerate(found)}
-        train, test = [number[value] for value in named], labels_of(y_test, found)
-        if None in test:
-            unknown = str(y_test[test.index(None)])
+        places = labels_of(y_test, found)
+        if None in places:
+            unknown = str(y_test[places.index(None)])
             raise UserError(
                 "unknown-test-label",
                 f"{where}: test labels must be among the training labels, but {unknown!r} is "
@@ -106,8 +106,8 @@ class Labels:
             )
         real = all(isinstance(name, int) and not isinstance(name, bool) for name in found)
         change = "; task=regression to change" if real else ""
-        both = (np.array(part, np.int64) for part in (train, test))
-        return Targets("classification", *both, tuple(found), _said_classes(found), change)
+        train, test = (np.array(p, np.int64) for p in ([number[v] for v in named], places))
+        return Targets("classification", train, test, tuple(found), _said_classes(found), change)
 
     def tested(self, y: Array, n: int, generator: np.random.Generator) -> NDArray[np.bool_]:
         """Return about n rows with the shares of the classes; one row alone is in training."""
