@@ -282,7 +282,7 @@ def beside() -> str:
     The rank is by log loss among the models that have every table of the size.
     """
     runs, names = stored(RESULTS / tables.FILE), [*FRESH]
-    lines = [[model] for model in (*tables.OURS, *tables.RIVALS)]
+    lines = [[model] for model in ("nas-evidence", *tables.RIVALS)]
     for rows in ("300", "1000"):
         own = [run for run in runs if run["rows"] == rows and run["data"] in names]
         rank = tables.ranks(own, names, rows)
@@ -298,6 +298,19 @@ def beside() -> str:
     header = ["", *(f"{rows} rows: {what}" for rows in ("300", "1,000")
                     for what in ("first or level", "mean rank", "CPU s"))]  # fmt: skip
     return markdown(header, lines)
+
+
+def three() -> str:
+    """Return how much higher the log loss of three networks is than that of one, of 300 rows."""
+    one, more = (tables.losses_of(LOSSES, "300", model) for model in tables.OURS)
+    lines = []
+    for kind, labels in (("classes", True), ("real targets", False)):
+        names = [name for name, own in FRESH.items() if own.labels is labels]
+        found = [pair[0] for name in names if (pair := tables.difference(more, one, name))]
+        if len(found) > 1:
+            mean, spread, lower = np.mean(found), np.std(found, ddof=1), np.less(found, 0).sum()
+            lines.append([kind, str(len(found)), f"{mean:+.4f}", f"{spread:.4f}", str(lower)])
+    return markdown(["targets", "tables", "nats", "standard deviation", "three lower"], lines)
 
 
 # --- cost.md
@@ -425,8 +438,8 @@ def gpu() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "trust": trust, "trust-in-short": trust_in_short, "order": order, "overview": overview,
     "alone": alone,
-    "folds": few_rows, "beside": beside, "cost": cost, "sentences": sentences, "gpu": gpu,
-    "papers": of_papers,
+    "folds": few_rows, "beside": beside, "three": three, "cost": cost, "sentences": sentences,
+    "gpu": gpu, "papers": of_papers,
 }  # fmt: skip
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.arrow_tables import holds, numbers_of, texts_of
+from nas_evidence.data.exact_text import FLAGS, NUMBER
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said
 from nas_evidence.data.table_columns import TEXT, Order, Written
@@ -39,7 +40,6 @@ VERSION = "nas_evidence: version"
 #: Minimum share of numbers, or of dates, in a column of text; maximum number of other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
-NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE)
 _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+", re.ASCII)
 _GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)", re.ASCII)
@@ -231,21 +231,6 @@ def how_read(frame: pd.DataFrame) -> tuple[tuple[Said, ...], dict[str, Written]]
 
 
 # --- numbers
-
-FLAGS = {"true": 1.0, "false": 0.0}
-
-
-def as_numbers(values: pd.Series) -> Array:
-    """Return cells as float64 [n], NaN where they are missing or no numbers; True is 1."""
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        return np.asarray(values.to_numpy("float64", na_value=np.nan))
-    codes, cells = pd.factorize(values.astype(object))
-    texts = [str(cell).strip() for cell in cells]
-    found = [
-        float(text) if NUMBER.fullmatch(text) else FLAGS.get(text.casefold(), np.nan)
-        for text in texts
-    ]
-    return np.asarray(np.array([*found, np.nan])[codes])
 
 
 def _is_comma_decimal(columns: Iterable[pd.Series], *, unclear: bool) -> bool:

@@ -23,18 +23,17 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.cells import (
-    FLAGS,
     MOST_WORDS,
     MOSTLY,
     PARTS,
     THIS_CENTURY,
-    as_numbers,
     dates_of,
     has_zone,
     how_read,
     order_of,
     parts_of,
 )
+from nas_evidence.data.exact_text import FLAGS, as_numbers
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said, listed
 from nas_evidence.data.table_columns import (

@@ -80,7 +80,7 @@ class Labels:
                 f"{list(y.shape)} and the rows are not one-hot; give one column, or task = "
                 "regression",
             )
-        named, test_named = _names(y, where), _names(y_test, where)
+        named = _names(y, where)
         found = sorted(set(named), key=_natural)
         if len(found) < 2:
             raise UserError(
@@ -97,15 +97,17 @@ class Labels:
                 f"first is {found[0]!r}; name another target, or {remedy}",
             )
         number = {value: i for i, value in enumerate(found)}
-        if unknown := [value for value in test_named if value not in number]:
+        places = labels_of(y_test, found)
+        if None in places:
+            unknown = str(y_test[places.index(None)])
             raise UserError(
                 "unknown-test-label",
-                f"{where}: test labels must be among the training labels, but {unknown[0]!r} is "
+                f"{where}: test labels must be among the training labels, but {unknown!r} is "
                 "not; remove those test rows, or train on such a row",
             )
-        train, test = (np.array([number[v] for v in p], np.int64) for p in (named, test_named))
         real = all(isinstance(name, int) and not isinstance(name, bool) for name in found)
         change = "; task=regression to change" if real else ""
+        train, test = (np.array(p, np.int64) for p in ([number[v] for v in named], places))
         return Targets("classification", train, test, tuple(found), _said_classes(found), change)
 
     def tested(self, y: Array, n: int, generator: np.random.Generator) -> NDArray[np.bool_]:
@@ -435,6 +437,26 @@ def _names(y: Array, where: str) -> list[ClassName]:
             )
         return [int(v) for v in y]  # not by way of float64, which merges those above 2^53
     return [str(v) for v in y]
+
+
+def labels_of(values: Array, classes: Sequence[ClassName]) -> list[int | None]:
+    """Return the place among the classes of each value, None of another one.
+
+    A value is a class by its text; else, where all classes are numbers that float64 keeps apart,
+    by its number.
+    """
+    import pandas as pd
+
+    from nas_evidence.data.exact_text import as_numbers
+
+    place = {str(name): i for i, name in enumerate(classes)}
+    found = [place.get(str(value)) for value in values.ravel()]
+    if None in found:
+        own = as_numbers(pd.Series(classes, dtype=object)).tolist()
+        number = {x: i for i, x in enumerate(own) if abs(x) < 2**53}
+        if len(number) == len(place):
+            found = [*map(number.get, as_numbers(pd.Series(values.ravel(), dtype=object)))]
+    return found
 
 
 def _said_classes(names: Sequence[ClassName]) -> str:

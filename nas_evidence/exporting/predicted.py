@@ -4,7 +4,6 @@ Networks, ensembles, simple models and held-out folds return it; report, `predic
 model card measure it by the same functions (`maths/metrics.py`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -16,8 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nas_evidence.data import ArrayData
+from nas_evidence.data.exact_text import as_numbers
 from nas_evidence.data.reading import check_aligned
-from nas_evidence.data.targets import typed_targets
+from nas_evidence.data.targets import labels_of, typed_targets
 from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.decisions import NONE, decided
 from nas_evidence.maths.density import Density
@@ -41,8 +41,6 @@ from nas_evidence.maths.mixed_density import mixed_apart, on_different_scales
 from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.likelihoods import TARGET_KINDS
-
-_TRUTHS = {"true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True, repr=False)
@@ -313,11 +311,7 @@ class Prediction:
             return self._known_numbers(truth)
         if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
             truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
-        number = {str(value): i for i, value in enumerate(self.classes)}
-        found = [number.get(_text(value)) for value in truth.ravel()]
-        also = {_as_number(value): i for i, value in enumerate(self.classes)}
-        if None in found and len(also) == len(number) and None not in also:
-            found = [also.get(_as_number(value)) for value in truth.ravel()]
+        found = labels_of(truth, self.classes)
         if None in found:
             unknown = truth.ravel()[found.index(None)]
             raise UserError(
@@ -339,8 +333,7 @@ class Prediction:
         try:
             found = np.asarray(truth.astype(np.float64).reshape(shape))
         except (ValueError, TypeError):
-            cells = [math.nan if (x := _as_number(one)) is None else x for one in truth.ravel()]
-            found = np.array(cells).reshape(shape)
+            found = as_numbers(pd.Series([*truth.ravel()], dtype=object)).reshape(shape)
         if np.isfinite(found).all():
             return found
         row, column = np.argwhere(~np.isfinite(found))[0]
@@ -475,20 +468,6 @@ def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
             "quantiles are of real targets, but these are classes, whose probabilities are "
             "columns anyway; leave them out",
         )
-
-
-def _text(value: Any) -> str:
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else str(value)
-
-
-def _as_number(value: Any) -> float | None:
-    """Return a label as a number, True and False as 1 and 0, also if it is text; else None."""
-    text = str(value).strip().casefold()
-    try:
-        return _TRUTHS[text] if text in _TRUTHS else float(text)
-    except ValueError:
-        return None
 
 
 def prediction_of(arrays: ArrayData, delivered: Delivered) -> Prediction:

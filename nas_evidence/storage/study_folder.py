@@ -163,8 +163,9 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         ValueError: if another process works on the study, or may.
     """
     refuse_links(folder)
-    (folder / "lock").touch()
-    with (folder / "lock").open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
+    path = folder / "lock"
+    path.touch()
+    with path.open("r+b", buffering=0) as file:  # appending, pwrite knows no offset
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -178,18 +179,19 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
                 f"it, or stop it first: `nas-evidence cancel {' '.join(map(shell_word, words))}`.",
             ) from None
         except OSError as error:  # a file system without locks
-            raise OSError(error.errno, error.strerror, str(folder / "lock")) from error
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
         def put(content: bytes, *, if_absent: bool = False) -> None:
             """Write in place, in one write of fixed size: a locked file cannot be replaced."""
             os.pwrite(file.fileno(), content.ljust(_LOCK_BYTES), 0)
+            file.truncate(_LOCK_BYTES)  # a damaged file may be longer
 
         def is_left(holder: Holder) -> bool:
             if is_shared(folder):  # another container of this host may have a mount of its own
                 return holder.is_dead_here()
             return holder.boot_id == boot_id()  # on this host the lock decides
 
-        with announced(folder, (folder / "lock").read_bytes, put, is_left, steal=steal):
+        with announced(folder, path.read_bytes, put, is_left, steal=steal):
             yield
 
 

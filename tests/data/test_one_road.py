@@ -4,6 +4,7 @@ import datetime
 import io
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -626,6 +627,17 @@ def test_codes_of_classes_and_of_groups_are_never_merged(codes: list[str], tmp_p
     truth = features_of(tmp_path / "t.csv", prepared(found), target="y").truth
     assert truth is not None
     assert truth.tolist() == table["y"].tolist()
+
+
+@pytest.mark.parametrize("values", [Z > 0, pd.Categorical((Z > 0) + 8)])
+def test_classes_of_test_rows_may_be_in_another_file(values: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "y": values})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    for train, test in product((tmp_path / "t.csv", tmp_path / "t.parquet"), repeat=2):
+        spec = DatasetSpec(name="table", path=str(train), test_path=str(test), target="y")
+        found = source_of(spec).arrays(seed=0)
+        np.testing.assert_array_equal(found.y_test, found.y_train)
 
 
 def test_classes_with_leading_zeros_keep_their_names(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from nas_evidence.data.given import features_of
 from nas_evidence.data.reading import as_written, read, read_frame
 from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.data.table_columns import OTHER, Preparation
+from nas_evidence.data.targets import targets_of
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.normals import Normals
 from nas_evidence.spec.study import DatasetSpec
@@ -505,15 +506,20 @@ SURE = Normals.single(np.array([[1.0], [2.0]]), np.ones((2, 1)))
 )
 def test_the_truth_may_be_written_unlike_the_classes(classes: Any, truth: list[Any]) -> None:
     found = Prediction(classes, probabilities=P)
-    assert found.measures(np.array(truth))["accuracy"] == 1
-    assert found.measures(np.array(truth, dtype=object))["accuracy"] == 1
+    for values in (np.array(truth), np.array(truth, dtype=object)):
+        assert found.measures(values)["accuracy"] == 1
+        tested = targets_of(np.array(classes), values, task="classification", where="y")
+        assert tested.test.tolist() == tested.train.tolist()
 
 
 @pytest.mark.parametrize(
     ("classes", "wrong"),
-    [((0, 1), "yes"), ((1, 2), "True2"), (("01", "1"), "1.0"), (("no", "yes"), "True")],
-)
+    [((0, 1), "yes"), ((1, 2), "True2"), (("01", "1"), "1.0"), (("no", "yes"), "True"),
+     ((1, 2**53), str(2**53 + 1))],
+)  # fmt: skip
 def test_another_label_is_none_of_the_classes(classes: Any, wrong: str) -> None:
+    with refused("unknown-test-label", repr(wrong)):
+        targets_of(np.array(classes), np.array([wrong]), task="classification", where="y")
     with refused("unknown-true-label", repr(wrong), classes[0]):
         Prediction(classes, probabilities=P).measures(np.array([wrong, wrong], dtype=object))
 
