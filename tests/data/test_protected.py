@@ -4,7 +4,7 @@
 table below, `tables.json` in `copies.zip` has the preparation, and the SHA-256 of the inputs of
 its training rows and of five rows given to `predict`, 16 digits each. Keys of columns with a
 default are left out. The rest are the studies' own copies, and their [dataset]. `inputs.json` has
-what `digests` returns of each of `CASES`.
+what `digests` returns of each of `CASES`, 16 digits each.
 """
 
 import gzip
@@ -209,7 +209,13 @@ def of_path(name: str, path: Path, **keys: Any) -> Source:
     return found
 
 
-def pictures(home: Path, make: Callable[[int], Any], ending: str = "png", **keys: Any) -> Made:
+def pictures(
+    make: Callable[[int], Any], ending: str = "png", **keys: Any
+) -> Callable[[Path], Made]:
+    return lambda home: of_pictures(home, make, ending, **keys)
+
+
+def of_pictures(home: Path, make: Callable[[int], Any], ending: str, **keys: Any) -> Made:
     for part, rows in (("train", range(14)), ("test", range(14, 18)), ("new", range(18, 22))):
         for i in rows:
             to = home / part / ("cat" if i % 2 else "dog") / f"{i:02}.{ending}"
@@ -345,28 +351,22 @@ def pairs(home: Path) -> Made:
 
 ARRAY = numbers(0, 40, 4)
 CASES: dict[str, Callable[[Path], Made]] = {
-    "grey images": lambda home: pictures(home, lambda i: integers(i, 6, 8)),
-    "images of two kinds, resized": lambda home: pictures(
-        home, lambda i: integers(i, 6 + i % 2, 8, *[3] * (i % 2)), image_size=5
+    "grey images": pictures(lambda i: integers(i, 6, 8)),
+    "images of two kinds, resized": pictures(
+        lambda i: integers(i, 6 + i % 2, 8, *[3] * (i % 2)), image_size=5
     ),
-    "images turned by EXIF": lambda home: pictures(home, turned, image_size=7),
-    "TIFFs turned by their tag": lambda home: pictures(home, turned_tiff, "tif", image_size=7),
-    "16-bit images": lambda home: pictures(
-        home, lambda i: integers(i, 6, 8, dtype=np.uint16) * 300
+    "images turned by EXIF": pictures(turned, image_size=7),
+    "TIFFs turned by their tag": pictures(turned_tiff, "tif", image_size=7),
+    "16-bit images": pictures(lambda i: integers(i, 6, 8, dtype=np.uint16) * 300),
+    "16-bit TIFFs, resized": pictures(
+        lambda i: integers(i, 6, 8, dtype=np.uint16) * 300, "tif", image_size=5
     ),
-    "16-bit TIFFs, resized": lambda home: pictures(
-        home, lambda i: integers(i, 6, 8, dtype=np.uint16) * 300, "tif", image_size=5
-    ),
-    "32-bit images": lambda home: pictures(
-        home, lambda i: integers(i, 6, 8, dtype=np.int32) * 9999, "tif"
-    ),
-    "float images": lambda home: pictures(
-        home, lambda i: integers(i, 6, 8) / np.float32(7), "tif"
-    ),
-    "images of CMYK": lambda home: pictures(home, of_mode("CMYK"), "tif"),
-    "images with palettes": lambda home: pictures(home, of_mode("P"), "gif"),
-    "transparent images": lambda home: pictures(home, of_mode("RGBA")),
-    "images of one bit": lambda home: pictures(home, of_mode("1")),
+    "32-bit images": pictures(lambda i: integers(i, 6, 8, dtype=np.int32) * 9999, "tif"),
+    "float images": pictures(lambda i: integers(i, 6, 8) / np.float32(7), "tif"),
+    "images of CMYK": pictures(of_mode("CMYK"), "tif"),
+    "images with palettes": pictures(of_mode("P"), "gif"),
+    "transparent images": pictures(of_mode("RGBA")),
+    "images of one bit": pictures(of_mode("1")),
     "images of PIL": pil,
     "digits": lambda home: (named("digits", home, max_train=200), None),
     "diabetes": lambda home: (named("diabetes", home), numbers(0, 4, 10)),
@@ -440,4 +440,5 @@ def _digest(x: Any, y: Any = ()) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_inputs_of_earlier_studies_are_the_same_bit_by_bit(name: str, tmp_path: Path) -> None:
-    assert digests(CASES[name], tmp_path) == MADE[name]
+    found = digests(CASES[name], tmp_path)
+    assert {k: v[:16] if isinstance(v, str) else v for k, v in found.items()} == MADE[name]

@@ -51,6 +51,7 @@ TARGETS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "of Arrow": (pd.Series([BIG, BIG + 1], dtype="int64[pyarrow]"), (BIG, BIG + 1)),
     "above 2^64": (pd.Series([2**70, 2**70 + 1]), (str(2**70), str(2**70 + 1))),
     "a category": (pd.Categorical([1, 0, 1, 1]), (0, 1)),
+    "case": (["CO", "Co"], ("CO", "Co")),
     "case and blanks": (["AB", "Ab", "cd", "Ab "], ("AB", "Ab", "Ab ", "cd")),
     "the order of numbers": (["10", "9", "-1"], ("-1", "9", "10")),
     "the order of numbers in text": (["type 10", "type 9"], ("type 9", "type 10")),
