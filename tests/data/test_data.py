@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,28 +42,25 @@ def example_arrays() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.fixture
-def npz(tmp_path: Path) -> Callable[..., DatasetSpec]:
-    """Write the example with some arrays replaced, or dropped where None; return its spec."""
+Write = Callable[..., DatasetSpec]
 
-    def write(spec: dict[str, int] | None = None, **changed: np.ndarray | None) -> DatasetSpec:
+
+@pytest.fixture
+def own(tmp_path: Path) -> Write:
+    """Write the example, some arrays replaced, or dropped where None; return its spec."""
+
+    def write(
+        limits: dict[str, int] | None = None, *, folder: bool = False, **changed: Any
+    ) -> DatasetSpec:
         arrays = {k: v for k, v in {**example_arrays(), **changed}.items() if v is not None}
-        np.savez(tmp_path / "own.npz", **arrays)
-        return DatasetSpec(name="npz", path=str(tmp_path / "own.npz"), **(spec or {}))
-
-    return write
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Callable[..., DatasetSpec]:
-    """Write the example as .npy files, some arrays replaced, or dropped; return its spec."""
-
-    def write(spec: dict[str, int] | None = None, **changed: np.ndarray | None) -> DatasetSpec:
-        (tmp_path / "own").mkdir(exist_ok=True)
-        for key, array in {**example_arrays(), **changed}.items():
-            if array is not None:
-                np.save(tmp_path / "own" / f"{key}.npy", array)
-        return DatasetSpec(name="npz", path=str(tmp_path / "own"), **(spec or {}))
+        path = tmp_path / ("own" if folder else "own.npz")
+        if folder:
+            path.mkdir(exist_ok=True)
+            for key, array in arrays.items():
+                np.save(path / f"{key}.npy", array)
+        else:
+            np.savez(path, **arrays)
+        return DatasetSpec(name="npz", path=str(path), **(limits or {}))
 
     return write
 
@@ -149,9 +147,10 @@ def test_digits_split_depends_on_the_seed_alone():
     assert len(first.y_test) == 300
 
 
-def test_digits_with_too_large_a_test_part_names_both_numbers():
-    with refused("test-size-too-large", "digits", 1797):
-        load(DatasetSpec(name="digits", test_size=1797), seed=0)
+@pytest.mark.parametrize(("name", "n"), [("digits", 1797), ("diabetes", 441)])
+def test_too_large_a_test_part_names_both_numbers(name: str, n: int):
+    with refused("test-size-too-large", name, n):
+        load(DatasetSpec(name=name, test_size=n), seed=0)
 
 
 # --- subsets of any set
@@ -176,12 +175,12 @@ def test_scaling_is_of_the_rows_that_are_trained_on():
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_more_than_available_names_both_numbers(part: str, npz: Callable[..., DatasetSpec]):
+def test_more_than_available_names_both_numbers(part: str, own: Write):
     n = {"train": 60, "test": 30}[part]
-    load(npz({f"max_{part}": n}), seed=0)
+    load(own({f"max_{part}": n}), seed=0)
     wrong = rf"max_{part} <= {n}.* got {n + 1}; lower it: set dataset.max_{part}"
     with pytest.raises(ValueError, match=wrong):
-        load(npz({f"max_{part}": n + 1}), seed=0)
+        load(own({f"max_{part}": n + 1}), seed=0)
 
 
 # --- scaling
@@ -206,7 +205,7 @@ def test_constant_features_get_std_one_though_their_mean_rounds():
     assert std[1] == pytest.approx(np.arange(1000).std())
 
 
-def test_tensors_are_normalised_copies():
+def test_tensors_are_normalised_copies_also_of_read_only_arrays():
     arrays = load(DatasetSpec(name="digits"), seed=0)
     kept = {field: getattr(arrays, field).copy() for field in ARRAYS}
     data = to_tensors(arrays, "cpu")
@@ -222,66 +221,44 @@ def test_tensors_are_normalised_copies():
     data.y_train.zero_()
     for field in ARRAYS:
         np.testing.assert_array_equal(getattr(arrays, field), kept[field])
-
-
-def test_read_only_arrays_become_tensors_without_a_warning():
-    arrays = load(DatasetSpec(name="digits"), seed=0)
-    for field in (*ARRAYS, "mean", "std"):  # as they come out of a shared object store
+    for field in (*ARRAYS, "mean", "std"):  # read-only, as they come out of a shared store
         getattr(arrays, field).flags.writeable = False
     to_tensors(arrays, "cpu")
 
 
-def test_batches_visit_every_row_once_in_an_order_fixed_by_the_generator():
+def test_batches_visit_every_row_once_in_an_order_drawn_when_they_are_called():
     def drawn(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
-        return [rows.tolist() for rows in batches(10, 4, generator)]
+        waiting = batches(10, 4, generator)
+        after = generator.get_state()
+        found = [rows.tolist() for rows in waiting]
+        assert torch.equal(generator.get_state(), after)
+        return found
 
     assert [len(rows) for rows in drawn(0)] == [4, 4, 2]
     assert sorted(row for rows in drawn(0) for row in rows) == list(range(10))
     assert drawn(0) == drawn(0) != drawn(1)
 
 
-def test_the_permutation_is_drawn_when_batches_is_called():
-    generator = torch.Generator().manual_seed(0)
-    waiting = batches(10, 4, generator)
-    after = generator.get_state()
-    list(waiting)
-    assert torch.equal(generator.get_state(), after)
-
-
 # --- npz
 
 
-@pytest.mark.parametrize(
-    ("stored", "shape"),
-    [
-        ((6, 7), (1, 6, 7)),
-        ((6, 7, 3), (3, 6, 7)),
-        ((6, 7, 1), (1, 6, 7)),
-        ((3, 6, 7), (3, 6, 7)),
-        ((5, 6, 7), (5, 6, 7)),
-        ((6, 6, 4), (4, 6, 6)),
-        ((4, 6, 6), (4, 6, 6)),
-        ((4, 4, 4), (4, 4, 4)),
-        ((6, 7, 4), (6, 7, 4)),
-    ],
-)
-def test_npz_images_become_channels_first(
-    stored: tuple[int, ...], shape: tuple[int, ...], npz: Callable[..., DatasetSpec]
-):
+#: The shape of stored images, and where the channels are; -1 if there are none.
+AXES = {(6, 7): -1, (6, 7, 3): 2, (6, 7, 1): 2, (3, 6, 7): 0, (5, 6, 7): 0, (6, 6, 4): 2,
+        (4, 6, 6): 0, (4, 4, 4): 0, (6, 7, 4): 0}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", AXES)
+def test_npz_images_become_channels_first(stored: tuple[int, ...], own: Write):
     x = np.random.default_rng(0).integers(0, 256, (60, *stored), dtype=np.uint8)
-    data = load(npz(x_train=x, x_test=x[:30]), seed=0)
+    data = load(own(x_train=x, x_test=x[:30]), seed=0)
     assert data.x_train.dtype == np.uint8
-    assert data.input_shape == shape
-    channels_last = len(stored) == 3 and shape != stored
-    expected = np.moveaxis(x, 3, 1) if channels_last else x.reshape(60, *shape)
-    np.testing.assert_array_equal(data.x_train, expected)
+    x = x[:, None] if AXES[stored] == -1 else np.moveaxis(x, 1 + AXES[stored], 1)
+    np.testing.assert_array_equal(data.x_train, x)
 
 
-def test_npz_path_may_be_relative_to_the_data_root(
-    npz: Callable[..., DatasetSpec], tmp_path: Path
-):
-    absolute = npz()
+def test_npz_path_may_be_relative_to_the_data_root(own: Write, tmp_path: Path):
+    absolute = own()
     relative = DatasetSpec(name="npz", path="own.npz")
     expected = load(absolute, seed=0, data_root="elsewhere")
     assert_same(load(relative, seed=0, data_root=str(tmp_path)), expected, ARRAYS)
@@ -320,28 +297,24 @@ def _bad_row(value: float) -> np.ndarray:
 def test_mistakes_are_named_with_the_file_or_the_folder(
     changed: dict[str, np.ndarray | None],
     says: str,
-    npz: Callable[..., DatasetSpec],
-    folder: Callable[..., DatasetSpec],
+    own: Write,
 ):
-    for write, name in ((npz, "own.npz"), (folder, "own")):
+    for folder in (False, True):
         with pytest.raises(ValueError, match=says) as caught:
-            load(write(**changed), seed=0)
-        assert name in str(caught.value)
+            load(own(folder=folder, **changed), seed=0)
+        assert ("own" if folder else "own.npz") in str(caught.value)
 
 
-def test_npz_that_is_no_npz_is_refused_and_never_unpickled(tmp_path: Path):
+def test_npz_that_is_no_npz_or_missing_is_refused_and_never_unpickled(tmp_path: Path):
     for content in (b"", b"hello", pickle.dumps({"x_train": 1})):
         (tmp_path / "own.npz").write_bytes(content)
         with refused("array-file-unreadable", "own.npz"):
             load(DatasetSpec(name="npz", path=str(tmp_path / "own.npz")), seed=0)
+    with pytest.raises(ValueError, match=rf"gone\.npz in {tmp_path}.*--data-root"):
+        load(DatasetSpec(name="npz", path=str(tmp_path / "gone.npz")), seed=0)
     np.save(tmp_path / "own.npy", np.zeros(3))
     with refused("format-not-read", "own.npy"):
         load(DatasetSpec(name="npz", path=str(tmp_path / "own.npy")), seed=0)
-
-
-def test_npz_missing_names_file_and_folder(tmp_path: Path):
-    with pytest.raises(ValueError, match=rf"gone\.npz in {tmp_path}.*--data-root"):
-        load(DatasetSpec(name="npz", path=str(tmp_path / "gone.npz")), seed=0)
 
 
 # --- real targets
@@ -359,15 +332,13 @@ def test_diabetes_is_split_by_the_seed_and_keeps_its_units():
     again, other = (load(DatasetSpec(name="diabetes"), seed=seed) for seed in (0, 1))
     assert_same(data, again, (*TRAINING, *ARRAYS, "y_mean", "y_std"))
     assert not np.array_equal(data.y_test, other.y_test)
-    with refused("test-size-too-large", "diabetes", 441):
-        load(DatasetSpec(name="diabetes", test_size=441), seed=0)
 
 
-def test_real_targets_are_standardised_by_the_training_part(npz: Callable[..., DatasetSpec]):
+def test_real_targets_are_standardised_by_the_training_part_and_labels_are_not(own: Write):
     generator = np.random.default_rng(3)
     y_train, y_test = (1e3 + 50 * generator.normal(size=(n, 2)) for n in (60, 30))
     y_train[:, 1] = 7.0  # constant where it is learned, not where it is tested
-    arrays = load(npz({"max_train": 40}, y_train=y_train, y_test=y_test), seed=0)
+    arrays = load(own({"max_train": 40}, y_train=y_train, y_test=y_test), seed=0)
     assert (arrays.task, arrays.n_outputs, arrays.n_train) == ("real", 2, 40)
     kept = [row in y_train[:, 0] for row in arrays.y_train[:, 0]]
     assert all(kept)
@@ -384,12 +355,9 @@ def test_real_targets_are_standardised_by_the_training_part(npz: Callable[..., D
     back = data.y_test.double() * data.y_std + data.y_mean
     # float32 rounding of numbers near 1, in units of y_std
     torch.testing.assert_close(back, torch.tensor(y_test), atol=1e-4, rtol=0)
-
-
-def test_labels_have_no_scale(npz: Callable[..., DatasetSpec]):
-    data = to_tensors(load(npz(), seed=0), "cpu")
-    assert (data.task, data.n_outputs, data.n_outputs) == ("labels", 3, 3)
-    assert (data.y_mean.tolist(), data.y_std.tolist()) == ([0.0] * 3, [1.0] * 3)
+    labels = to_tensors(load(own(), seed=0), "cpu")
+    assert (labels.task, labels.n_outputs) == ("labels", 3)
+    assert (labels.y_mean.tolist(), labels.y_std.tolist()) == ([0.0] * 3, [1.0] * 3)
 
 
 # --- inputs that stay on disk
@@ -405,12 +373,10 @@ def test_labels_have_no_scale(npz: Callable[..., DatasetSpec]):
     ],
     ids=["vectors", "grey", "channels_last", "fortran_order"],
 )
-def test_rows_on_disk_are_the_rows_in_memory(
-    x: np.ndarray, npz: Callable[..., DatasetSpec], folder: Callable[..., DatasetSpec]
-):
+def test_rows_on_disk_are_the_rows_in_memory(x: np.ndarray, own: Write):
     limits = {"max_train": 40, "max_test": 12}
-    in_memory = load(npz(limits, x_train=x, x_test=x[:30]), seed=0)
-    mapped = load(folder(limits, x_train=x, x_test=x[:30]), seed=0)
+    in_memory = load(own(limits, x_train=x, x_test=x[:30]), seed=0)
+    mapped = load(own(limits, folder=True, x_train=x, x_test=x[:30]), seed=0)
     assert isinstance(mapped.x_train, MappedRows)
     assert_same(in_memory, mapped, ("y_train", "y_test", "mean", "std"))
     expected, found = to_tensors(in_memory, "cpu"), to_tensors(mapped, "cpu")
@@ -426,9 +392,9 @@ def test_rows_on_disk_are_the_rows_in_memory(
     assert value_range(mapped.x_train) == value_range(in_memory.x_train)
 
 
-def test_mapped_rows_travel_as_a_path(folder: Callable[..., DatasetSpec]):
+def test_mapped_rows_travel_as_a_path(own: Write):
     x = example_arrays()["x_train"].repeat(1000, axis=1)
-    data = load(folder({"max_train": 40}, x_train=x, x_test=x[:30]), seed=0)
+    data = load(own({"max_train": 40}, folder=True, x_train=x, x_test=x[:30]), seed=0)
     content = pickle.dumps(data.x_train)
     assert len(content) < 2_000
     np.testing.assert_array_equal(pickle.loads(content)[:], data.x_train[:])
@@ -471,8 +437,8 @@ def test_slices_cover_all_rows_in_order(shape: tuple[int, ...]):
     )
 
 
-def test_a_torn_file_in_a_folder_is_named(folder: Callable[..., DatasetSpec], tmp_path: Path):
-    spec = folder()
+def test_a_torn_file_in_a_folder_is_named(own: Write, tmp_path: Path):
+    spec = own(folder=True)
     torn = tmp_path / "own" / "x_test.npy"
     for content in (torn.read_bytes()[:-100], b"", b"hello"):
         torn.write_bytes(content)
@@ -599,13 +565,11 @@ def test_cifar_is_read_channels_first(name: str, tmp_path: Path, monkeypatch: py
 # --- the test labels decide nothing
 
 
-def test_permuted_test_labels_leave_training_and_test_inputs_equal(
-    npz: Callable[..., DatasetSpec], tmp_path: Path
-):
+def test_permuted_test_labels_leave_training_and_test_inputs_equal(own: Write, tmp_path: Path):
     permuted = np.random.default_rng(5).permutation(30) % 3
     for limits, same in (({}, (*TRAINING, "x_test")), ({"max_test": 9}, TRAINING)):
         left, right = (
-            load(npz({"max_train": 30, **limits}, y_test=y), seed=0)
+            load(own({"max_train": 30, **limits}, y_test=y), seed=0)
             for y in (np.arange(30) % 3, permuted)
         )
         assert_same(left, right, same)

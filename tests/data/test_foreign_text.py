@@ -2,7 +2,6 @@
 
 import io
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 from sklearn import datasets
+from tables import said, study
 
 from nas_evidence.cli.terminal import err
+from nas_evidence.data.given import features_of
 from nas_evidence.data.leaks import leaks, of_labels, of_real_targets
 from nas_evidence.data.proposed import proposed_text
-from nas_evidence.data.reading import read_frame
-from nas_evidence.data.source import source_in_memory, table_source
-from nas_evidence.data.targets import targets_of
+from nas_evidence.data.source import table_source
 from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.toml import StudyError, parse_study
 
@@ -80,8 +80,8 @@ def test_the_terminal_gets_no_control_character_of_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     err.print("column '\x1b]0;owned\x07\x1b[2J' is left out")
-    assert "\x1b" not in (said := capsys.readouterr().err)
-    assert "\\x1b]0;owned\\x07" in said
+    assert "\x1b" not in (shown := capsys.readouterr().err)
+    assert "\\x1b]0;owned\\x07" in shown
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+A1", "-A1", "@SUM(A1)", "\t=1", " =cmd|' /C calc'!A0"])
@@ -94,22 +94,6 @@ def test_a_spreadsheet_finds_no_formula(text: str) -> None:
 def test_numbers_stay_numbers_in_csv() -> None:
     for value in (-1.5, -3, "-1.5", "+2", None):
         assert csv_cell(value) == value
-
-
-def test_a_column_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("a,y,y\n" + "1,2,2\n" * 20)
-    with pytest.raises(ValueError, match="'y' occurs 2 times"):
-        read_frame(path)
-
-
-def test_a_very_wide_table_is_refused(tmp_path: Path) -> None:
-    frame = pd.DataFrame(np.zeros((6, 2000))).add_prefix("x").assign(y=1.0)
-    with refused("table-too-short", 6, "transpose"):
-        source_in_memory(frame, None, {"target": "y"}).arrays(seed=0)
-    (tmp_path / "t.csv").write_text(",".join(f"g{i}" for i in range(1_000_000)))
-    with pytest.raises(ValueError, match="more than 100,000 columns"):
-        read_frame(tmp_path / "t.csv")
 
 
 def test_features_that_tell_the_target_are_found_and_others_are_not() -> None:
@@ -193,23 +177,15 @@ def test_no_honest_data_set_is_accused(name: str) -> None:
     assert list(leaks(pd.DataFrame(data.data), y.astype(y.dtype.str[1] + "8"), leak)) == []
 
 
-def test_the_number_of_a_row_of_sorted_data_is_no_leak() -> None:
+def test_a_feature_that_tells_the_target_is_said_but_not_the_number_of_a_sorted_row() -> None:
     frame = pd.DataFrame({"id": np.arange(80), "a": np.arange(80) % 7, "y": np.arange(80) // 40})
-    spec = DatasetSpec(name="table", path="x.csv", target="y")
-    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
-    assert not any("is it known" in one for one in said)
-
-
-def test_a_feature_that_tells_the_target_is_named_in_the_list_of_decisions() -> None:
+    assert "is it known" not in said(frame)
     frame = pd.DataFrame({"a": np.arange(30) ** 2, "b": ["x", "z"] * 15, "y": ["p", "q"] * 15})
-    spec = DatasetSpec(name="table", path="x.csv", target="y")
-    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
-    assert any("column 'b' determines the target" in one and "drop=b" in one for one in said)
-
-
-def test_targets_beyond_float32_are_refused_like_features() -> None:
-    with refused("target-not-finite", 3):
-        targets_of([1.0, 2.5, 3.5, 1e300, 2.0], None, task="regression", where="y")
+    [told] = [
+        one for one in study(frame).meaning.said if "column 'b' determines the target" in one
+    ]
+    assert "drop=b" in told
+    assert "determines the target" not in said(frame, drop=["b"])
 
 
 @pytest.mark.parametrize(
@@ -224,10 +200,8 @@ def test_a_deeply_nested_study_file_gets_one_sentence(text: str) -> None:
 
 def test_of_a_long_label_or_value_the_start_is_shown() -> None:
     frame = pd.DataFrame({"a": np.sin(np.arange(20)), "y": ["x" * 100_000, "short"] * 10})
-    spec = DatasetSpec(name="table", path="x.csv", target="y")
-    said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
-    assert "x" * 57 + "..." in "\n".join(said)
-    assert len("\n".join(said)) < 1000
+    assert "x" * 57 + "..." in said(frame)
+    assert len(said(frame)) < 1000
     with pytest.raises(StudyError) as caught:
         parse_study(f'name = "s"\n[family.linear]\n[plan]\nepochs = "{"9" * 10_000}"\n', "s")
     assert "999..." in str(caught.value)
@@ -235,7 +209,11 @@ def test_of_a_long_label_or_value_the_start_is_shown() -> None:
 
 
 def test_new_data_of_another_kind_name_their_column() -> None:
-    from nas_evidence.data.given import features_of
-
     with refused("new-column-not-numbers", "'city'"):
         features_of(pd.DataFrame({"a": [1.0], "city": ["Rome"]}), None)
+
+
+def test_a_name_that_is_not_utf8_is_called_so() -> None:
+    text = '[dataset]\nname = "table"\npath = "b.csv"\n'
+    with pytest.raises(UserError, match="is not UTF-8, which a study file cannot hold; rename it"):
+        parse_study(text, "b.csv", ["dataset.path=b\udcff"])

@@ -1,5 +1,7 @@
 """Targets of any kind become labels with names, or real numbers; what cannot is one sentence."""
 
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
+from tables import Z, every, few, new, source, study, written
 
 import nas_evidence
 from nas_evidence.api.request import asked_for, of_memory
 from nas_evidence.data.digest import data_digest
-from nas_evidence.data.given import features_of
-from nas_evidence.data.source import Source, array_source, source_in_memory, source_of
+from nas_evidence.data.source import Source, array_source
 from nas_evidence.data.targets import targets_of
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
 
@@ -23,46 +26,77 @@ def found(y: Any, test: Any = None, task: Any = None, **more: Any) -> Any:
     return targets_of(np.asarray(y), test, task=task, where="y of mine", **more)
 
 
-@pytest.mark.parametrize(
-    ("y", "classes"),
-    [
-        (["dog", "cat", "dog", "cat"], ("cat", "dog")),
-        ([True, False, True, False], (False, True)),
-        ([1, 2, 3, 1, 2, 3], (1, 2, 3)),
-        ([-1, 1, -1, 1], (-1, 1)),
-        ([0.0, 1.0, 0.0, 1.0], (0, 1)),
-        ([[1], [2], [1], [2]], (1, 2)),
-        ([["b"], ["a"], ["b"], ["a"]], ("a", "b")),
-        ([[1, 0], [0, 1], [1, 0]], (0, 1)),
-        ([[True, False], [False, True]], (0, 1)),
-        (np.array(["b", "a", "b", "a"], dtype=object), ("a", "b")),
-        (np.array([3.0, 7.0, 3.0, 7.0], dtype=object), (3, 7)),
-    ],
-)
-def test_labels_of_any_kind_are_a_classification(y: Any, classes: tuple[Any, ...]) -> None:
-    result = found(y)
-    assert result.classes == classes
-    assert result.train.dtype == np.int64
-    plain = np.asarray(y)
-    if plain.ndim == 1 or plain.shape[1] == 1:
-        assert [classes[i] for i in result.train] == plain.ravel().tolist()
+BIG = 2**53
+GRADES = ["good", "fair", "very good", "ideal", "fair"]
+IN_ORDER = ("fair", "good", "ideal", "very good")
+#: The cells of a target, and its classes; none of real targets.
+TARGETS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "text": (["dog", "cat"], ("cat", "dog")),
+    "text among objects": (np.array(["b", "a"], dtype=object), ("a", "b")),
+    "a category of text": (pd.Categorical(GRADES), IN_ORDER),
+    "grades in words have no order": (GRADES, IN_ORDER),
+    "booleans": ([True, False], (False, True)),
+    "whole numbers": ([1, 2, 3], (1, 2, 3)),
+    "signs": ([-1, 1], (-1, 1)),
+    "whole numbers as floats": ([0.0, 1.0], (0, 1)),
+    "floats among objects that are whole": (np.array([3.0, 7.0], dtype=object), (3, 7)),
+    "a column": ([[1], [2]], (1, 2)),
+    "a column of text": ([["b"], ["a"]], ("a", "b")),
+    "one-hot": ([[1, 0], [0, 1], [1, 0]], (0, 1)),
+    "one-hot booleans": ([[True, False], [False, True]], (0, 1)),
+    "above 2^53": (np.array([BIG, BIG + 1, BIG + 3]), (BIG, BIG + 1, BIG + 3)),
+    "nullable": (pd.array([BIG, BIG + 1], "Int64"), (BIG, BIG + 1)),
+    "unsigned": (np.array([2**64 - 1, 2**64 - 2], "uint64"), (2**64 - 2, 2**64 - 1)),
+    "objects": (pd.Series([BIG, BIG + 1], dtype=object), (BIG, BIG + 1)),
+    "of Arrow": (pd.Series([BIG, BIG + 1], dtype="int64[pyarrow]"), (BIG, BIG + 1)),
+    "above 2^64": (pd.Series([2**70, 2**70 + 1]), (str(2**70), str(2**70 + 1))),
+    "a category": (pd.Categorical([1, 0, 1, 1]), (0, 1)),
+    "case": (["CO", "Co"], ("CO", "Co")),
+    "case and blanks": (["AB", "Ab", "cd", "Ab "], ("AB", "Ab", "Ab ", "cd")),
+    "the order of numbers": (["10", "9", "-1"], ("-1", "9", "10")),
+    "the order of numbers in text": (["type 10", "type 9"], ("type 9", "type 10")),
+    "the order of letters": (["b", "a", "B"], ("B", "a", "b")),
+    "Decimal": ([Decimal("4.5"), Decimal("9.99"), Decimal("19.99"), Decimal(3)], ()),
+    "floats among objects": (pd.Series([0.5, 1.5, 2.5, 3.5], dtype=object), ()),
+    "durations": (pd.to_timedelta([5.5, 2.25, 3.5, 7.25], unit="s"), ()),
+    "reals": ([0.5, 1.5, 2.0], ()),
+    "several columns": ([[0.1, 2.0], [3.0, 4.0]], ()),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_target_is_what_its_type_says(kind: str) -> None:
+    cells, classes = TARGETS[kind]
+    if wide := np.ndim(cells) == 2:
+        values: Any = np.array(every(cells, 60))
     else:
-        assert result.train.tolist() == plain.argmax(1).tolist()
-    assert result.sentence.startswith(f"classification, {len(classes)} classes: ")
+        column = pd.concat([pd.DataFrame({"y": cells})] * 30, ignore_index=True)["y"][:60]
+        values = column.to_numpy()
+    arrays = study(Z[:60, None], values)
+    assert arrays.meaning.classes == classes
+    assert arrays.y_train.dtype == (np.int64 if classes else np.float64)
+    if not wide and kind not in ("case and blanks", "the order of numbers"):  # as in a file
+        table = study(pd.DataFrame({"x": Z[:60], "y": column}))
+        assert table.meaning.classes == classes
+        np.testing.assert_array_equal(table.y_train, arrays.y_train)
+    sentence = arrays.meaning.said[0]
+    if not classes:
+        assert arrays.y_train.shape[1] == (2 if kind == "several columns" else 1)
+        assert sentence.endswith("; task=classification to change") is not wide
+    elif wide and values.shape[1] > 1:
+        assert arrays.y_train.tolist() == values.argmax(1).tolist()
+    else:
+        labels = [str(classes[i]) for i in arrays.y_train]
+        assert labels == [str(one) for one in values.ravel()] or "floats" in kind
+    if classes:
+        assert sentence.startswith(f"classification, {len(classes)} classes: ")
 
 
-@pytest.mark.parametrize("y", [[0.5, 1.5, 2.0], list(range(30))])
-def test_other_numbers_are_a_regression_and_the_sentence_says_how_to_change_it(y: Any) -> None:
-    result = found(y)
-    assert result.train.dtype == np.float64
-    assert result.train.ndim == 2
-    assert result.sentence.endswith("; task=classification to change")
-
-
-def test_several_columns_of_numbers_are_a_regression_and_nothing_else() -> None:
-    result = found([[0.1, 2.0], [3.0, 4.0]])
-    assert result.train.tolist() == [[0.1, 2.0], [3.0, 4.0]]
-    assert result.sentence == "regression, 2 targets from 0.1 to 4"
+def test_the_sentence_of_a_target_names_its_classes_or_its_range() -> None:
+    one = targets_of(["AB", "Ab", "cd", "Ab "] * 4, ["Ab"], task=None, where="y")
+    assert (one.said, one.test.tolist()) == ("classification, 4 classes: AB, Ab, 'Ab ', cd", [1])
+    two = found([[0.1, 2.0], [3.0, 4.0]])
+    assert two.sentence == "regression, 2 targets from 0.1 to 4"
 
 
 @given(
@@ -71,6 +105,32 @@ def test_several_columns_of_numbers_are_a_regression_and_nothing_else() -> None:
 def test_labels_and_class_names_give_the_texts_back(y: list[str]) -> None:
     result = found(y)
     assert [result.classes[i] for i in result.train] == y
+
+
+@pytest.mark.slow
+@few
+@given(
+    labels=st.lists(
+        st.integers(BIG, BIG + 9) | st.integers(-5, 5), min_size=2, max_size=6, unique=True
+    ),
+    kind=st.sampled_from(["int64", "Int64", "object", "category", "text"]),
+)
+def test_different_labels_stay_different(labels: list[int], kind: str) -> None:
+    values = pd.Series(every(labels, 40))
+    column = values.map("a{}".format) if kind == "text" else values.astype(kind)
+    arrays = study(pd.DataFrame({"x": Z[:40], "y": column}), task="classification")
+    classes = np.array(arrays.meaning.classes, dtype=object)
+    assert classes[arrays.y_train].tolist() == column.tolist()
+
+
+def test_a_target_of_categories_is_of_classes_however_many() -> None:
+    codes = pd.Series(np.arange(120) * 3 % 25).astype("category")
+    x = pd.DataFrame({"x": Z[:120]})
+    table = x.assign(y=codes)
+    for given_as in ((table,), (x, codes), (x.to_numpy(), codes)):
+        assert study(*given_as).meaning.classes == tuple(range(25))
+    assert study(table.astype({"y": int})).task == "real"
+    assert study(table, task="regression").task == "real"
 
 
 @pytest.mark.parametrize("task", [None, "regression"])
@@ -88,12 +148,14 @@ def test_whole_numbers_that_look_like_counts_are_real_and_say_what_there_is_for_
         assert says not in found(other, task="regression").sentence
 
 
-@pytest.mark.parametrize("kind", [str, object, "category"])
-def test_grades_in_words_are_classes_without_an_order(kind: Any) -> None:
-    grades = pd.Series(["good", "fair", "very good", "ideal", "fair"] * 4).astype(kind)
-    result = found(grades)
-    assert result.classes == ("fair", "good", "ideal", "very good")
-    assert result.sentence == "classification, 4 classes: fair, good, ideal, very good"
+def test_counts_are_real_targets_and_ranks_are_classes() -> None:
+    generator = np.random.default_rng(0)
+    counts = generator.negative_binomial(2, 0.25, 120)
+    assert 15 <= len(np.unique(counts)) <= 20
+    assert not found(counts).classes
+    ranks: list[tuple[Any, int]] = [(range(12), 400), (range(3, 9), 60), ([10, 20, 50, 100], 60)]
+    for of, n in ranks:
+        assert found(generator.choice(of, n)).classes
 
 
 def test_the_task_that_is_asked_for_wins() -> None:
@@ -102,10 +164,40 @@ def test_the_task_that_is_asked_for_wins() -> None:
     assert "to change" not in found([1, 2, 1, 2], task="regression").sentence
 
 
+def test_labels_given_for_a_classification_stay_as_they_are() -> None:
+    frame, y = pd.DataFrame({"c": ["1,5", "2,25"] * 10}), ["10 %", "5 %"] * 10
+    arrays = study(frame, y, task="classification")
+    assert arrays.meaning.classes == ("5 %", "10 %")
+    assert new(frame.assign(target=y), arrays, "target").truth.tolist() == y
+
+
 def test_numbered_labels_of_arrays_may_be_many() -> None:
     y = list(range(100)) * 2
     assert found(y).classes == ()
     assert len(found(y, integers_are_labels=True).classes) == 100
+
+
+def test_ordered_grades_are_refused_until_the_task_is_given(tmp_path: Path) -> None:
+    grades = pd.Categorical(
+        ["low", "mid", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True
+    )
+    graded = pd.DataFrame({"x": Z[:40], "y": grades})
+    path = str(written(graded, tmp_path / "graded.parquet"))
+    doors: list[Callable[[], Any]] = [
+        lambda: study(graded),
+        lambda: study(graded[["x"]], pd.Series(grades)),
+        lambda: asked_for(path, (), {"target": "y"}),
+    ]
+    for door in doors:
+        with refused("ordered-grades", "low, mid, high"):
+            door()
+    assert study(graded, task="classification").n_outputs == 3
+
+
+@pytest.mark.parametrize("task", sorted({"counts", "poisson", "ordinal"} - TARGET_KINDS.keys()))
+def test_a_task_without_a_likelihood_is_one_sentence(task: str) -> None:
+    with pytest.raises(ValueError, match="no likelihood of their own: give regression"):
+        DatasetSpec.model_validate({"name": "npz", "path": "x.npz", "task": task})
 
 
 @pytest.mark.parametrize(
@@ -118,6 +210,7 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),
         (["a", "b", "a", "b"], ["c"], None, "test labels must be among .* 'c' is not"),
         ([1.0, float("inf")], None, "regression", "must be finite in float32, but 1 of 2 rows"),
+        ([1.0, 2.5, 3.5, 1e300], None, "regression", "must be finite .* but 1 of 4 rows .* row 3"),
         ([[0.1, 1.0], [1.0, 2.0]], None, "classification", "one label per row"),
         ([[True, True], [True, False]], None, None, "exactly one true value, but row 0 has 2"),
         ([[[1.0]]], None, None, r"the shape is \[1, 1, 1\]"),
@@ -162,23 +255,18 @@ def given_as(door: str, y: list[Any], rows: Any, keys: dict[str, Any], home: Pat
     y = [y[i] for i in rows]
     keys = {k: v[rows] if isinstance(v, np.ndarray) else v for k, v in keys.items()}
     frame = pd.DataFrame(X[rows], columns=[*"abc"], index=np.asarray(rows)[::-1] + 100)
-    if door == "arrays":
-        return source_in_memory(X[rows], y, keys)
-    if door == "table and y":
-        return source_in_memory(frame, y, keys)
+    if door in ("arrays", "table and y"):
+        return source(X[rows] if door == "arrays" else frame, y, **keys)
     columns = (
         {"y": y} if np.ndim(y[0]) == 0 else dict(zip("uvw", zip(*y, strict=True), strict=False))
     )
     frame = frame.assign(**{name: list(values) for name, values in columns.items()})
     keys["target"] = ",".join(columns)
     if door == "table":
-        return source_in_memory(frame, None, keys)
+        return source(frame, **keys)
     of_rows = {k: v for k, v in keys.items() if isinstance(v, np.ndarray)}
-    frame.assign(**{f"of {k}": v for k, v in of_rows.items()}).to_csv(home / "t.csv", index=False)
-    keys |= {k: f"of {k}" for k in of_rows}
-    found = source_of(DatasetSpec(name="table", path=str(home / "t.csv"), **keys))
-    assert found is not None
-    return found
+    frame = frame.assign(**{f"of {k}": v for k, v in of_rows.items()})
+    return source(written(frame, home / "t.csv"), **keys | {k: f"of {k}" for k in of_rows})
 
 
 @pytest.mark.parametrize("more", OF_ROWS)
@@ -205,11 +293,8 @@ def test_rows_without_a_target_are_left_out_as_if_they_had_not_been_given(
 
 def test_integers_beside_a_missing_target_stay_apart() -> None:
     large = [None, *(2**60 + i % 3 for i in range(1, N))]
-    for data, y, keys in (
-        (pd.DataFrame(X).assign(y=pd.Series(large, dtype=object)), None, {"target": "y"}),
-        (X, large, {}),
-    ):
-        arrays = source_in_memory(data, y, keys).arrays(seed=0)
+    frame = pd.DataFrame(X).assign(y=pd.Series(large, dtype=object))
+    for arrays in (study(frame), study(X, large)):
         assert [*map(str, arrays.meaning.classes)] == [str(2**60 + i) for i in range(3)]
 
 
@@ -238,7 +323,7 @@ def test_row_numbers_after_rows_were_left_out_say_of_which_rows_they_are() -> No
     y = np.where(np.arange(N) == 3, np.nan, np.arange(N) % 3)
     y[10] = np.inf
     with refused("target-not-finite", "row 9", "rows with a target"):
-        source_in_memory(X, y, {"task": "regression"}).arrays(seed=0)
+        study(X, y, task="regression")
 
 
 # --- several targets
@@ -251,13 +336,11 @@ def of_two() -> pd.DataFrame:
 
 
 def test_columns_named_together_are_the_targets_and_no_features(tmp_path: Path) -> None:
-    of_two().to_csv(tmp_path / "t.csv", index=False)
-    arrays = asked_for(str(tmp_path / "t.csv"), (), {"target": "b, a"}).arrays
-    assert arrays is not None
+    path = written(of_two(), tmp_path / "t.csv")
+    arrays = asked_for(str(path), (), {"target": "b, a"}).arrays
     np.testing.assert_array_equal(arrays.y_train, of_two()[["b", "a"]].to_numpy())
     assert arrays.meaning.targets == ("b", "a")
     assert "2 targets" in arrays.meaning.said[0]
-    assert arrays.meaning.preparation is not None
     assert [*arrays.meaning.preparation.places] == ["p", "q", "k"]
 
 
@@ -271,7 +354,7 @@ def test_a_list_of_names_and_targets_beside_a_table_are_the_same() -> None:
 
 def test_a_column_with_a_comma_in_its_name_is_one_target() -> None:
     frame = of_two().rename(columns={"a": "a,b"})
-    assert source_in_memory(frame, None, {"target": "a,b"}).arrays(seed=0).n_outputs == 1
+    assert study(frame, target="a,b").n_outputs == 1
 
 
 @pytest.mark.parametrize(
@@ -285,17 +368,15 @@ def test_a_column_with_a_comma_in_its_name_is_one_target() -> None:
 def test_targets_that_cannot_be_are_refused(target: str, code: str) -> None:
     frame = of_two().assign(c=[0, 1] * 20, d=[1, 1, 0, 0] * 10)
     with refused(code):
-        source_in_memory(frame, None, {"target": target}).arrays(seed=0)
+        study(frame, target=target)
 
 
 def test_new_data_bring_all_targets_or_none() -> None:
-    arrays = source_in_memory(of_two(), None, {"target": "a,b"}).arrays(seed=0)
-    preparation = arrays.meaning.preparation
-    found = features_of(of_two()[:3], preparation, target="a,b")
-    assert found.truth is not None
+    arrays = study(of_two(), target="a,b")
+    found = new(of_two()[:3], arrays, "a,b")
     assert found.truth.shape == (3, 2)
     assert found.unused == ()
-    some = features_of(of_two()[:3].drop(columns="b"), preparation, target="a,b")
+    some = new(of_two()[:3].drop(columns="b"), arrays, "a,b")
     assert some.truth is None
     assert some.unused == ("a",)
 
