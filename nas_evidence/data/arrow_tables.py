@@ -5,7 +5,8 @@ numbers. pandas makes float64 of both, which merges integers above 2^53.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from base64 import b64decode
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,16 @@ def holds(text: Any, pattern: str) -> bool:
 
 def read_arrow(path: Path) -> pd.DataFrame:
     """Return the table in a file of Parquet or Feather."""
+    import pyarrow
     from pyarrow import feather, parquet
 
-    reader = feather if path.suffix.lower() == ".feather" else parquet
     with path.open("rb") as file:  # not by its name, which Arrow needs as UTF-8
-        return frame_of(reader.read_table(file))
+        if path.suffix.lower() == ".feather":
+            return frame_of(feather.read_table(file))
+        opened = parquet.ParquetFile(file)
+        stored = (opened.metadata.metadata or {}).get(b"ARROW:schema", b"")
+        schema = stored and pyarrow.ipc.read_schema(pyarrow.py_buffer(b64decode(stored)))
+        return frame_of(opened.read(), schema)
 
 
 def table_of_arrow(data: Any) -> Any:
@@ -120,17 +126,23 @@ def table_of_arrow(data: Any) -> Any:
     return data.with_format("arrow")[:] if of_set else pyarrow.table(data)
 
 
-def frame_of(table: Any) -> pd.DataFrame:
-    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns."""
+def frame_of(table: Any, noted: Iterable[Any] = ()) -> pd.DataFrame:
+    """Return a `pyarrow.Table` as a DataFrame, named levels of its index as columns.
+
+    Args:
+        table: whose notes by pandas say which columns are categories.
+        noted: fields of the table that was written, which do as well.
+    """
     # pandas cannot read its own notes of some types of Arrow.
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
     notes = table.schema.pandas_metadata or {}
+    ordered = {one.name: one.type.ordered for one in noted if hasattr(one.type, "ordered")}
     for one in notes.get("columns", ()):
-        name = one.get("field_name")
-        if one.get("pandas_type") == "categorical" and frame[name].dtype != "category":
-            ordered = (one.get("metadata") or {}).get("ordered")
-            # Parquet has categories of text alone.
-            frame[name] = frame[name].astype(pd.CategoricalDtype(ordered=ordered))
+        if one.get("pandas_type") == "categorical":
+            ordered[one.get("field_name")] = (one.get("metadata") or {}).get("ordered")
+    for name, in_order in ordered.items():
+        if frame[name].dtype != "category":  # Parquet has categories of text alone
+            frame[name] = frame[name].astype(pd.CategoricalDtype(ordered=in_order))
     if index := [one for one in notes.get("index_columns", ()) if one in table.column_names]:
         frame = frame.set_index(index)
         frame = frame.reset_index([name for name in index if not _UNNAMED.fullmatch(name)])

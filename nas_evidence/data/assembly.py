@@ -16,7 +16,7 @@ from nas_evidence.data.arrays import (
     RawArrays,
     moments,
 )
-from nas_evidence.data.cells import dates_of
+from nas_evidence.data.cells import dates_of, said_far_dates
 from nas_evidence.data.decided import (
     grouped,
     said_alike,
@@ -191,6 +191,8 @@ def _prepared(
         local = dates_of(frame[name], order, zones=False)
         if not local.equals(dates_of(frame[name], order)):
             raise read_otherwise(name, "has times of a zone")
+    far = (said_far_dates(frame[name], order) for name, order in dates.items())
+    said += [Said(one) for one in far if one]
     known = ": is it known when a prediction is made? If not, drop="
     told = [
         Said(f"{how}{known}{option(name)}", name)

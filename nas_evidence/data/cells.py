@@ -345,6 +345,23 @@ def dates_of(values: pd.Series, order: Order, *, zones: bool = True) -> pd.Serie
     return pd.Series(np.array([*found, None], "datetime64[us]")[codes], values.index)
 
 
+def said_far_dates(values: pd.Series, order: Order) -> str:
+    """Return in words that some dates of a column are no real ones, such as 9999-12-31.
+
+    Systems write such a date for "never". Those count that nanoseconds of 64 bits cannot hold.
+    The text is empty if there are none.
+    """
+    dates = dates_of(values, order).dropna()
+    far = (dates.dt.year < 1678) | (dates.dt.year > 2261)
+    if not 0 < far.mean() < 0.5:
+        return ""
+    shown = str(values[far[far].index[0]]).removesuffix(" 00:00:00")
+    return (
+        f"column {str(values.name)!r}: {far.sum()} of {len(values)} dates are far from the others "
+        f"({shown!r}); empty these cells if they mean no date"
+    )
+
+
 def _date(text: str, order: Order, zones: bool) -> datetime | None:
     """Return a text as a date in UTC, None if it is none.
 

@@ -493,10 +493,10 @@ def _of_text(path: Path) -> tuple[pd.DataFrame, list[Said], bool]:
             f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter",
         )
     names = [name or f"Unnamed: {k}" for k, name in enumerate(names)]
-    body = text[lines.tell() :]
-    frame = None if body.count('"') % 2 else cells_of(body, names, separator)
+    text = text[lines.tell() :]  # of a large file no second copy
+    frame = None if text.count('"') % 2 else cells_of(text, names, separator)
     if frame is None:
-        rows_read, ends = _uneven(body, names, separator, n_lines)
+        rows_read, ends = _uneven(text, names, separator, n_lines)
         frame = pd.DataFrame(rows_read, columns=names, dtype=object)
         if ends:
             count = "a separator" if ends == 1 else f"{ends} separators"

@@ -290,7 +290,7 @@ def _bad_row(value: float) -> np.ndarray:
         ({"y_train": _bad_row(np.inf), "y_test": np.ones((30, 5))}, "y_train .* be finite"),
         ({"y_train": np.ones((60, 2)), "y_test": np.ones((30, 3))}, "as many columns"),
         ({"y_train": np.zeros(60, dtype=int)}, "at least 2 classes, but every .* 0"),
-        ({"y_test": np.arange(30) % 4}, r"among the training labels, but 3 is not"),
+        ({"y_test": np.arange(30) % 4}, r"among the training labels, but '3' is not"),
         ({"y_train": np.array([None] * 60)}, r"y_train, a plain number array: .*bject.*\(str\)"),
     ],
 )

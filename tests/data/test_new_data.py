@@ -10,6 +10,7 @@ from messages import refused
 from tables import U, Z, beside, new, prepared, said, study
 
 from nas_evidence.data.given import features_of
+from nas_evidence.data.targets import targets_of
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.normals import Normals
 
@@ -156,16 +157,20 @@ PRICE = Prediction(
 )
 def test_the_truth_may_be_written_unlike_the_classes(classes: Any, truth: list[Any]) -> None:
     found = Prediction(classes, probabilities=P)
-    assert found.measures(np.array(truth))["accuracy"] == 1
-    assert found.measures(np.array(truth, dtype=object))["accuracy"] == 1
+    for values in (np.array(truth), np.array(truth, dtype=object)):
+        assert found.measures(values)["accuracy"] == 1
+        tested = targets_of(np.array(classes), values, task="classification", where="y")
+        assert tested.test.tolist() == tested.train.tolist()
 
 
 @pytest.mark.parametrize(
     ("classes", "wrong"),
     [((0, 1), "yes"), ((1, 2), "True2"), (("01", "1"), "1.0"), (("no", "yes"), "True"),
-     (("CO", "Co"), "co")],
+     (("CO", "Co"), "co"), ((1, 2**53), str(2**53 + 1))],
 )  # fmt: skip
 def test_another_label_is_none_of_the_classes(classes: Any, wrong: str) -> None:
+    with refused("unknown-test-label", repr(wrong)):
+        targets_of(np.array(classes), np.array([wrong]), task="classification", where="y")
     with refused("unknown-true-label", repr(wrong), classes[0]):
         Prediction(classes, probabilities=P).measures(np.array([wrong, wrong], dtype=object))
 
