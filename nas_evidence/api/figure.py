@@ -213,7 +213,7 @@ def calibration_of(found: "Metrics") -> Figure:
     assert found.reliability is not None
     confidence = TARGET_KINDS[found.task].confidence
     words = CALIBRATED[confidence]
-    drawn = draw.calibration_of(points_of(found.reliability), words)
+    drawn = draw.calibration_of({"": points_of(found.reliability)}, words)
     error = (
         f" Calibration error: {found.reliability.error:.3f}."
         if confidence == "probabilities"

@@ -807,7 +807,7 @@ class Study:
 
             one = [trial_to_export(tables, trial_id)] if top is None else []
             chosen = one or best_trials(tables, top or 0)
-            return forecast_of(tables, self.arrays(), chosen, left).sentence
+            return forecast_of(tables, self.arrays(), chosen, left)
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
             _LOG.info("no_forecast error=%r", error)
             return ""

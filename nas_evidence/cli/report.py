@@ -206,8 +206,9 @@ def say_results(
     report = study.summary(metric, within=within)
     if study.not_compared:
         err.print(f"warning: the winner is not compared with simple models: {study.not_compared}")
-    if compared := report.comparison if within is not nullcontext else None:
-        _say_lacking(study, compared.lacks)
+    lacks = report.comparison.lacks if report.comparison else ()
+    if lacks and within is not nullcontext:
+        out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
     shown, spec = report.study, study.spec
     header, rows = ranking_rows(shown.ranking, spec)
     parameters = {*types_of(spec)} - {"width", "depth", str(spec.objective)}
@@ -281,11 +282,6 @@ def report_command(study: Study, *more: str) -> str:
     """Return the command that writes the report, with more words."""
     root = () if study.data_root is None else ("--data-root", study.data_root)
     return typed("report", study.place, *more, *root)
-
-
-def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
-    if lacks:
-        out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
 
 
 def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:

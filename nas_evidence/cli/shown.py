@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -99,18 +99,14 @@ def ranking_rows(
         columns[words_of(one, of)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
     columns[f"test {kind.metrics['log_loss']}{of}"] = lambda r: score_text(r.test_nll_per_datum)
     columns[f"SOTL{of}"] = lambda r: score_text(r.sotl)
-    for name, column in _parameter_columns(study, {*first, *columns}).items():
+    # `width` and `depth` are first.
+    names = sorted(searched_in(study), key=lambda name: ("width", "depth", name).index(name))
+    for name, column in columns_of(names, {*first, *columns}).items():
         first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]
     columns = first | columns
     cells = {name: [_text(cell(r)) for r in ranking] for name, cell in columns.items()}
     shown = [name for name in cells if name == study.objective or {*cells[name]} != {"-"}]
     return shown, [list(row) for row in zip(*map(cells.get, shown), strict=True)]
-
-
-def _parameter_columns(study: StudySpec, others: Collection[str]) -> dict[str, str]:
-    """Return the heading of each parameter that a table shows, by its name: `width` first."""
-    names = sorted(searched_in(study), key=lambda name: ("width", "depth", name).index(name))
-    return columns_of(names, others)
 
 
 def trust_line(report: "Report") -> str:

@@ -165,11 +165,6 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, default=str))  # noqa: T201
 
 
-def counted(n: int, noun: str, of: str = "") -> str:
-    """Return a number with its noun: "1 trial", "12 trials", "12 of 24 trials"."""
-    return f"{n}{of} {noun}" if n == 1 and not of else f"{n}{of} {noun}s"
-
-
 def statistic_text(cell: object) -> str:
     """Return a cell of a table of statistics."""
     if cell is None:

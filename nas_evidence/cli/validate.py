@@ -12,8 +12,9 @@ from nas_evidence.api.runs import Ahead
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_parameters_of
 from nas_evidence.cli.shown import Printed, print_reading
-from nas_evidence.cli.terminal import counted, out, typed
+from nas_evidence.cli.terminal import out, typed
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.reporting.words import counted
 from nas_evidence.spec.study import StudySpec
 
 

@@ -7,7 +7,8 @@ import typer
 
 import nas_evidence
 from nas_evidence.cli.options import AsJson, StudyPlace, with_parameters_of
-from nas_evidence.cli.terminal import counted, err, here, out, print_json, say_edits, typed
+from nas_evidence.cli.terminal import err, here, out, print_json, say_edits, typed
+from nas_evidence.reporting.words import counted
 
 
 @with_parameters_of(nas_evidence.verify)

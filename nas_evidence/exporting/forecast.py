@@ -19,7 +19,6 @@ exact one takes seconds to minutes.
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -41,8 +40,6 @@ from nas_evidence.training.loop import likelihood_of
 
 #: From so many seconds on a forecast is said.
 LEAST_SECONDS = 60.0
-#: What the training of a trial took, in its row.
-_TRAINING = ("train_seconds", "settle_seconds")
 #: Parts that write an export.
 _EXPORTS = {"export", "predict"}
 #: Flops that any device does in less than a minute: then nothing is timed.
@@ -51,42 +48,13 @@ _FEW_FLOPS = 5e10
 _TIMED_FLOPS, _TIMED_ROWS = 2e10, 128
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """How long something takes, and where.
-
-    seconds  in all
-    mostly   what takes longest
-    trains   whether a network is trained first
-    device   where it is computed
-    slowly   the GPU that a trial was trained on, if it is computed on a CPU; else ""
-    """
-
-    seconds: float
-    mostly: str = ""
-    trains: bool = False
-    device: str = "cpu"
-    slowly: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """What to say of it: "" if it takes no more than a minute and trains nothing."""
-        if self.seconds <= LEAST_SECONDS and not self.trains:
-            return ""
-        where = "GPU" if self.device == "cuda" else "CPU"
-        said = f"{rough_duration(self.seconds)} on the {where}, mostly {self.mostly}"
-        if not self.slowly:
-            return said
-        return f"{said} (trained on {self.slowly}, of which none is free here)"
-
-
 def forecast_of(
     tables: StudyTables,
     arrays: ArrayData,
     trial_ids: Collection[int],
     parts: Collection[str],
-) -> Forecast:
-    """Return how long report and export of trials take.
+) -> str:
+    """Say how long report and export of trials take; "" for a minute or less without a training.
 
     Args:
         tables: of the study.
@@ -108,13 +76,14 @@ def forecast_of(
     if best is not None and best in trial_ids and not kept and scores_of_folds(tables.spec):
         once = _once(tables, arrays, tables.row(best))
         seconds["training the folds again"] = _multiples(tables, arrays) * once
-    if not seconds:
-        return Forecast(0.0)
+    in_all, trains = sum(seconds.values()), any(what.startswith("training") for what in seconds)
+    if in_all <= LEAST_SECONDS and not trains:
+        return ""
     mostly = max(seconds, key=lambda what: seconds[what])
-    devices = [device for _, device, _ in each]
+    where = "GPU" if all(device == "cuda" for _, device, _ in each) else "CPU"
     slowly = next((on for _, _, on in each if on), "")
-    trains = any(what.startswith("training") for what in seconds)
-    return Forecast(sum(seconds.values()), mostly, trains, min(devices), slowly)
+    said = f"{rough_duration(in_all)} on the {where}, mostly {mostly}"
+    return f"{said} (trained on {slowly}, of which none is free here)" if slowly else said
 
 
 def _work_of(
@@ -142,7 +111,7 @@ def _work_of(
 
 def _once(tables: StudyTables, arrays: ArrayData, row: pd.Series, *more: str) -> float:
     """Return the seconds of the training on all rows of a trial, and those of more columns."""
-    spent = _spent(row, *_TRAINING, *more)
+    spent = _spent(row, "train_seconds", "settle_seconds", *more)
     return spent if tables.spec.trains_whole else spent / _multiples(tables, arrays)
 
 

@@ -109,11 +109,7 @@ def _results_together(
 ) -> list[dict[str, Any]]:
     """Return the results of networks together on test rows."""
     test = described["test"]
-    metrics = [
-        {"type": name, "value": float(test[name]), "name": words}
-        for name, words in arrays.kind.metrics.items()
-        if name in test
-    ]
+    metrics = [(name, test.get(name), words) for name, words in arrays.kind.metrics.items()]
     return _of_splits(study, arrays, {"test": metrics})
 
 
@@ -132,28 +128,29 @@ def _results(
         ],
         "train": [*ranking, (study.objective, per_datum, f"{study.objective}, larger is better")],
     }
-    found = {
-        split: [
+    return _of_splits(study, arrays, measured)
+
+
+def _of_splits(
+    study: StudySpec, arrays: ArrayData, measured: Mapping[str, list[tuple[str, Any, str]]]
+) -> list[dict[str, Any]]:
+    """Return what is measured on each split: type, value and name, where the value is known."""
+    dataset = {"name": study.name if _is_own(arrays) else arrays.name, "type": arrays.name}
+    found = []
+    for split, metrics in measured.items():
+        known = [
             {"type": kind, "value": float(value), "name": name}
             for kind, value, name in metrics
             if not pd.isna(value)
         ]
-        for split, metrics in measured.items()
-    }
-    return _of_splits(study, arrays, found)
+        if known:
+            of = {"task": {"type": _task(arrays)}, "dataset": {**dataset, "split": split}}
+            found.append({**of, "metrics": known})
+    return found
 
 
-def _of_splits(
-    study: StudySpec, arrays: ArrayData, found: Mapping[str, list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
-    dataset = {"name": study.name if own else arrays.name, "type": arrays.name}
-    task = {"type": _task(arrays)}
-    return [
-        {"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics}
-        for split, metrics in found.items()
-        if metrics
-    ]
+def _is_own(arrays: ArrayData) -> bool:
+    return arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
 
 
 def _task(arrays: ArrayData) -> str:
@@ -226,5 +223,4 @@ def _card(
 
 def _data(study: StudySpec, arrays: ArrayData) -> str:
     """Return what to call the data: a table of the user's own has the name of its study."""
-    own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
-    return f"the data '{study.name}'" if own else f"the data set {arrays.name}"
+    return f"the data '{study.name}'" if _is_own(arrays) else f"the data set {arrays.name}"

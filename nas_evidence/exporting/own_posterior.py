@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
 from nas_evidence.spec.likelihoods import LIKELIHOODS, LikelihoodName, declared, imported
 
 Structure = Literal["auto", "full", "kronecker", "last_layer"]
-STRUCTURES = ("auto", "full", "kronecker", "last_layer")
+STRUCTURES = get_args(Structure)
 #: Rows predicted at once.
 _ROWS = 1024
 

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from nas_evidence.spec.likelihoods import declared, default_of
 from nas_evidence.spec.metric_names import check_metric
 
 Method = Literal["probit", "mc", "map"]
-METHODS = ("probit", "mc", "map")
+METHODS = get_args(Method)
 #: Draws of "mc", and rows predicted at once.
 N_DRAWS, _ROWS = 256, 1024
 

@@ -41,9 +41,7 @@ def wrong_export_files(folder: Path) -> list[str]:
     return wrong_sums(folder, _wanted(folder, _OF_ONE))
 
 
-def is_export_of(
-    folder: Path, trial_id: int, metric: str | None = None, *, conditions: str = ""
-) -> bool:
+def is_export_of(folder: Path, trial_id: int, metric: str | None, *, conditions: str) -> bool:
     """Return whether a folder holds the sound export of a trial, for this metric.
 
     Args:
@@ -66,7 +64,7 @@ def is_ensemble_of(
     folder: Path,
     trials: Sequence[int],
     conditions: Collection[str],
-    metric: str | None = None,
+    metric: str | None,
 ) -> bool:
     """Return whether a folder holds the sound export of these trials with equal weights.
 
@@ -176,7 +174,7 @@ def check_code(folder: Path) -> None:
         check_files(folder, *code)
 
 
-def check_place(to: Path, *, force: bool = False) -> None:
+def check_place(to: Path, *, force: bool) -> None:
     """Check that an export may be written into a folder: it is empty, or an export.
 
     Args:

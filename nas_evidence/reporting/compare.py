@@ -15,6 +15,10 @@ from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import StudySpec
 
 FEWEST, MOST = 2, 10
+#: Columns of test results, and what a trial calls them.
+_TESTED = {
+    "test_nll": "test_nll_per_datum", "test_accuracy": "test_accuracy", "test_rmse": "test_rmse",
+}  # fmt: skip
 
 
 def compare(
@@ -99,21 +103,16 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
     is_of_winner = comparison and winner and comparison.trial_id == winner.trial_id
     judged = comparison if is_of_winner else None
     rival = rival_of(judged)
-    tested = {
-        "test_nll": winner and winner.test_nll_per_datum,
-        "test_accuracy": winner and winner.test_accuracy,
-        "test_rmse": winner and winner.test_rmse,
-    }
+    results: Any = vars(winner) if winner else {}
     if winner and not study.spec.trains_whole:  # those of fold networks are not compared
-        row = study.tables.row_of_network(winner.trial_id)
-        columns = ("test_nll_per_datum", "test_accuracy", "test_rmse")
-        known = [None if row["of"] == "folds" or pd.isna(row[c]) else row[c] for c in columns]
-        tested = dict(zip(tested, known, strict=True))
+        results = study.tables.row_of_network(winner.trial_id)
+        results = {} if results["of"] == "folds" else results
+    tested = {name: results.get(column) for name, column in _TESTED.items()}
     return {
         "study": name,
         "score": study.ranks_by,
         "value": winner and study.value(winner),
-        **tested,
+        **{name: None if pd.isna(value) else value for name, value in tested.items()},
         "best_simple_model": rival and rival.model.name,
         "its_log_loss": rival and rival.model.metrics.get("log_loss"),
         "n_trials": n_searched(study.trials["trial_id"]),

@@ -47,20 +47,17 @@ _ACROSS, _MOST_LINES, _MOST_ADVICE = 100, 3, 3
 
 def trust_of(study: RankedStudy) -> Trust:
     """Compare every score of a study with every test result."""
+    # Evidence replaces baselines, such as held-out scores. A table may hold scores that this
+    # version does not know.
+    known = [name for name in study.scores if name in SCORES and SCORES[name].baseline]
     return trust(
         study.architectures,
         scores=study.scores,
         targets=study.targets,
-        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        rivals=[name for name in known if name != study.spec.objective],
         group="family",
         seed=study.spec.seed,
     )
-
-
-def _is_rival(score: str) -> bool:
-    """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
-    # A table may hold scores that this version does not know.
-    return score in SCORES and SCORES[score].baseline
 
 
 class StoredFact(cached_property[Fact]):
@@ -336,7 +333,7 @@ def report_on(
     return Report(study, comparison, place, metric, how_read, refit_of, data_root)
 
 
-def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = None) -> str:
+def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None) -> str:
     """Say in one sentence whether the score that ranks can be trusted in this study.
 
     Without test rows: what is known instead.

@@ -318,13 +318,13 @@ def early_trust(study: RankedStudy) -> pd.DataFrame:
     score, epoch, n (architectures that have both), rho with the ends of its interval, regret at 1.
     """
     target = study.architectures[study.targets[0]]
-    changing = [name for name in study.scores if name == SIZE or not _is_constant(name)]
+    constant = {name for name, one in SCORES.items() if one.taken == "before"} - {SIZE}
     keys = study.by_epoch["trial_id"].map(study.complete["architecture_key"])
     long = study.by_epoch.assign(key=keys)
     means = long.groupby(["score", "epoch", "key"])["value"].mean()
     plan = resampling_plan(len(target), seed=study.spec.seed)
     found = []
-    for score in changing:
+    for score in (name for name in study.scores if name not in constant):
         for epoch in study.epochs:
             if score == SIZE:
                 values = study.architectures[SIZE]
@@ -340,7 +340,3 @@ def early_trust(study: RankedStudy) -> pd.DataFrame:
                 found.append((score, epoch, int(known.sum()), lost, ranked[0], *ends))
     columns = ["score", "epoch", "n", "regret", "rho", "low", "high"]
     return pd.DataFrame(found).reindex(columns=range(len(columns))).set_axis(columns, axis=1)
-
-
-def _is_constant(score: str) -> bool:
-    return score in SCORES and SCORES[score].taken == "before"

@@ -41,6 +41,7 @@ from nas_evidence.reporting.svg import (
 )
 from nas_evidence.reporting.words import (
     MOST,
+    WORDS,
     Calibrated,
     axis_words,
     chance,
@@ -126,7 +127,7 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Drawing:
         words = "coverage of the 90 % intervals: further from 90 %"
     digits = decimals([one.mean for one in shown], 2)
     values = [{"column": one.column, "mean": one.mean, "std": one.std} for one in shown]
-    return _bars(rows, digits, words=words, name="by column", values=values)
+    return _bars(rows, digits, words=words, values=values)
 
 
 def _bars(
@@ -134,7 +135,6 @@ def _bars(
     digits: int,
     *,
     words: str,
-    name: str,
     values: Sequence[Mapping[str, Any]],
 ) -> Drawing:
     texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
@@ -155,7 +155,7 @@ def _bars(
             panel.line(spread, colour="var(--ink)", width=2, title=said)
         panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
     listed = "; ".join(f"{row[0]} {text}" for row, text in zip(rows, texts, strict=True))
-    return plot([panel], name=f"{words} {name}: {listed}", rows=values)
+    return plot([panel], name=f"{words} by column: {listed}", rows=values)
 
 
 def calibration(report: Report) -> Drawing | None:
@@ -164,7 +164,7 @@ def calibration(report: Report) -> Drawing | None:
         return None
     several = {one.name: one.calibration for one in _drawn_targets(report.judged)}
     found = several or {"": report.judged.calibration}
-    return _calibration(found, report.calibrated) if any(found.values()) else None
+    return calibration_of(found, report.calibrated) if any(found.values()) else None
 
 
 def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
@@ -172,13 +172,8 @@ def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
     return judged.by_target[:MOST_LISTED]
 
 
-def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Drawing:
-    """Return shares against stated probabilities, or against those of intervals."""
-    return _calibration({"": points}, words)
-
-
-def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Drawing:
-    """Return the same of each target by its name."""
+def calibration_of(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Drawing:
+    """Return shares against stated probabilities, or those of intervals; by name of the target."""
     x_title, y_title = words.probability, words.share
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
     panel.line([(0, 0), (1, 1)], colour=GREY, dash="3 4")
@@ -463,11 +458,11 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
         f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
         f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
-        f"test accuracy{of} {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
-        f"test log loss{of} {one.test_nll_per_datum:.4f}"
-        if one.test_nll_per_datum is not None
-        else "",
-        f"test RMSE{of} {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        *(
+            f"{words_of(name, of)} {result:.4f}"
+            for name in WORDS
+            if (result := getattr(one, name)) is not None
+        ),
         f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]
     return [line for line in lines if line]

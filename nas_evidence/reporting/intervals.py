@@ -40,10 +40,10 @@ def coverage_warning(study: RankedStudy, judged: Comparison | None) -> str:
     if judged.by_target:
         return _of_several(study, judged, failing)
     [own] = failing
-    parts = [_signs(own)] if _signs(own) else []
-    said = f"{_where(judged)}, {_covered(judged.quarters, half=_by_half(own))}."
-    if parts:
-        said += f" They are {parts[0]}."
+    half = any(one.level not in (None, LEVEL) for one in own)
+    said = f"{_where(judged)}, {_covered(judged.quarters, half=half)}."
+    if signs := _signs(own):
+        said += f" They are {signs}."
     if _is_shape(own):
         said += f" {_shape(judged.pit)}"
     return f"{said} {_again(study, judged)}"
@@ -74,10 +74,7 @@ def _of_several(
 ) -> str:
     names = [_quoted(one.name) for one in judged.by_target]
     own = [(name, found) for name, found in zip(names, failing, strict=True) if found]
-    wrong = []
-    for name, found in own[:MOST_LISTED]:
-        if signs := _signs(found):
-            wrong.append(_for(name, signs))
+    wrong = [_for(name, signs) for name, found in own[:MOST_LISTED] if (signs := _signs(found))]
     said = f"{_where(judged)}, {_covered_by_target(judged, [name for name, _ in own])}."
     if wrong:
         said += f" They are {'; '.join(wrong)}."
@@ -129,10 +126,6 @@ def _signs(found: Sequence[Failure]) -> str:
         elif any(one.sign == sign for one in found):
             parts.append(words)
     return ", and ".join(parts)
-
-
-def _by_half(found: Sequence[Failure]) -> bool:
-    return any(one.level is not None and one.level != LEVEL for one in found)
 
 
 def _is_shape(found: Sequence[Failure]) -> bool:

@@ -89,16 +89,14 @@ class LiveReport:
         return write_report(self._report, self._folder / "report", live=live or None)
 
 
-def running_now(
-    folder: Path, reload_seconds: int = 30, *, losses: Losses = losses_so_far
-) -> Live | None:
+def running_now(folder: Path, *, losses: Losses) -> Live | None:
     """Return what is under way in a study; None if no other process works on it."""
     holder = holder_of(folder)
     if not is_locked(folder) or (holder is not None and holder.is_me):
         return None
     log = Followed(folder)
     log.update()
-    return _live(folder, log, reload_seconds, losses)
+    return _live(folder, log, 30, losses)
 
 
 def _live(folder: Path, log: Followed, reload_seconds: int, losses: Losses) -> Live:

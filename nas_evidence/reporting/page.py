@@ -72,8 +72,8 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
         "live": live,
         "next": report.next_step(is_running=live is not None and bool(live.holder)),
     }
-    write_page(paths.html, "study.html.j2", values)
-    write_markdown(paths.markdown, "study.md.j2", values)
+    write_page(paths.html, values)
+    write_markdown(paths.markdown, values)
     write_csv(paths.correlations, report.trust.rows)
     write_whole(to / "report.json", as_json(report))
     terms = report.compared
@@ -88,9 +88,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     return paths
 
 
-def write_report_whole(
-    report: Report, to: Path, *, live: Live | None = None, force: bool = False
-) -> Path:
+def write_report_whole(report: Report, to: Path, *, live: Live | None, force: bool) -> Path:
     """Write a report outside the study, all of it or nothing, and return the path of its page.
 
     Raises:
@@ -102,7 +100,7 @@ def write_report_whole(
     return to / page
 
 
-def check_place(to: Path, *, force: bool = False) -> None:
+def check_place(to: Path, *, force: bool) -> None:
     """Check that a report may be written into a folder: it is empty, or holds a report.
 
     Args:
@@ -141,17 +139,14 @@ def as_json(report: Report) -> str:
     return to_json(values, indent=1, inf_nan_mode="null", fallback=scalar).decode()
 
 
-def _ranking_rows(report: Report) -> list[dict[str, object]]:
+def _ranking_table(report: Report) -> pd.DataFrame:
+    """Return the ranking with all parameters of the space; whole numbers stay whole."""
     best = (report.certainty and report.certainty.best) or ()
-    return [
+    rows = [
         _flat(one) | {"p_best": best[i] if i < len(best) else None}
         for i, one in enumerate(report.study.ranking)
     ]
-
-
-def _ranking_table(report: Report) -> pd.DataFrame:
-    """Return the ranking with all parameters of the space; whole numbers stay whole."""
-    table = pd.DataFrame(_ranking_rows(report))
+    table = pd.DataFrame(rows)
     kinds = {ARCHITECTURE + name: kind for name, kind in types_of(report.study.spec).items()}
     whole = [name for name, kind in kinds.items() if kind is int and name in table]
     return table.astype(dict.fromkeys(whole, "Int64"))

@@ -81,7 +81,7 @@ def problems(study: RankedStudy) -> list[Problem]:
         for (kind, detail), rows in frame.groupby(["kind", "detail"], dropna=False)
     ]
     found += [Problem("unreadable file", f"{file.path.name}: {file.reason}", 1, "")
-              for file in study.unreadable]  # fmt: skip
+              for file in study.tables.unreadable]  # fmt: skip
     return sorted(found, key=lambda problem: -problem.n)
 
 

@@ -29,7 +29,6 @@ from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trial
 from nas_evidence.storage.tables import (
     COLUMNS,
     StudyTables,
-    UnreadableFile,
     architecture_values,
     own_values,
     read_study_tables,
@@ -133,7 +132,6 @@ class RankedStudy:
     by_epoch: pd.DataFrame
     epochs: tuple[int, ...]
     tables: StudyTables
-    unreadable: tuple[UnreadableFile, ...]
 
     @property
     def n_searched(self) -> int:
@@ -284,6 +282,7 @@ def ranked_study(tables: StudyTables) -> RankedStudy:
         architectures[ESTIMATE] = pd.Series(
             {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
         )
+    of_term = ["trial_id", "estimator", "epoch"]
     return RankedStudy(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -294,12 +293,11 @@ def ranked_study(tables: StudyTables) -> RankedStudy:
         scores=names,
         ranking=ranking,
         evidence=evidence,
-        terms=_last_terms(tables.terms, evidence),
+        terms=tables.terms.merge(last_evaluations(evidence)[of_term], on=of_term),
         curves=curves,
         by_epoch=_by_epoch(evidence, curves, names, epochs),
         epochs=epochs,
         tables=tables,
-        unreadable=tables.unreadable,
     )
 
 
@@ -347,11 +345,6 @@ def _by_epoch(
     long["value"] = -long["value"].astype(float)
     keys = ["trial_id", "epoch", "score"]
     return pd.concat([own, long]).drop_duplicates(keys).dropna(subset="value")
-
-
-def _last_terms(terms: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    last = last_evaluations(evidence)[["trial_id", "estimator", "epoch"]]
-    return terms.merge(last, on=["trial_id", "estimator", "epoch"])
 
 
 def _final_scores(

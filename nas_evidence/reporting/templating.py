@@ -50,9 +50,9 @@ def compile_templates() -> None:
         environment().get_template(name)
 
 
-def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
+def write_page(path: Path, values: Mapping[str, object]) -> None:
     """Write a self-contained HTML page; the keyboard stops at each term once."""
-    _write(path, _stopped_at_once(environment().get_template(template).render(values)))
+    _write(path, _stopped_at_once(environment().get_template("study.html.j2").render(values)))
 
 
 def _stopped_at_once(page: str) -> str:
@@ -69,9 +69,9 @@ def _stopped_at_once(page: str) -> str:
     return _STOP.sub(stop, page)
 
 
-def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
+def write_markdown(path: Path, values: Mapping[str, object]) -> None:
     """Write a Markdown document."""
-    text = environment().get_template(template).render(values)
+    text = environment().get_template("study.md.j2").render(values)
     _write(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
