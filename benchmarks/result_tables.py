@@ -250,29 +250,6 @@ def _of_folds() -> list[tuple[str, str, Pool]]:
             for name, pool in of.get("pools", {}).items()]  # fmt: skip
 
 
-def few_rows() -> str:
-    """Return rho with the test log loss of other seeds, of the plan that `search` proposes."""
-    groups: dict[str, list[Pool]] = {}
-    for part, name, pool in _of_folds():
-        if part in ("open", "aside"):
-            what = "classes" if name in CLASSES else "real targets"
-            rows = "150 to 300" if name in CLASSES and part == "open" else "300"
-            kept = ", kept aside" if part == "aside" else ""
-            group = f"{what}, {rows} rows{kept}"
-        else:
-            group = f"{FEW[name]}, {pool['n_data']:,} rows"
-        groups.setdefault(group, []).append(pool)
-    scores = {"e5": "`conditional_evidence`, five folds", "e2": "two folds",
-              "five_fold": "`five_fold`", "two_fold": "`two_fold`"}  # fmt: skip
-    lines = [
-        [f"{name} ({len(pools)} pools)" if len(pools) > 1 else name,
-         number(_mean([p["attainable"] for p in pools])),
-         *(number(_mean([_of(p, score, "rho") for p in pools])) for score in scores)]
-        for name, pools in groups.items()
-    ]  # fmt: skip
-    return markdown(["data", "attainable", *scores.values()], lines)
-
-
 # --- beside-other-methods.md
 
 
@@ -438,7 +415,7 @@ def gpu() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "trust": trust, "trust-in-short": trust_in_short, "order": order, "overview": overview,
     "alone": alone,
-    "folds": few_rows, "beside": beside, "three": three, "cost": cost, "sentences": sentences,
+    "beside": beside, "three": three, "cost": cost, "sentences": sentences,
     "gpu": gpu, "papers": of_papers,
 }  # fmt: skip
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
