@@ -242,12 +242,15 @@ def as_arguments(**given: Any) -> list[str]:
 
     >>> as_arguments(n_trials=3, settings=["seed=1", "plan.epochs=2"], steal=True, name=None)
     ['--trials', '3', '--set', 'seed=1', '--set', 'plan.epochs=2', '--steal']
+    >>> as_arguments(seed=0, steal=False)
+    ['--seed', '0']
     """
     words = []
     for name, value in given.items():
         option = flag_of(name)
         for one in value if isinstance(value, list | tuple) else [value]:
-            words += [option] if one is True else [option, str(one)] * (one not in (None, False))
+            if one is not None and one is not False:
+                words += [option] if one is True else [option, str(one)]
     return words
 
 
