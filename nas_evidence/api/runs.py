@@ -476,8 +476,7 @@ class UnfinishedStudy:
         if race:
             trials += f", then up to {race} retrainings of the best"
         if whole:
-            best = "network" if whole == 1 else f"{whole} networks"
-            trials += f", then the best {best} on all rows"
+            trials += f", then the best {counted(whole, 'network')} on all rows"
         end = ";" if most > left else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
         say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
