@@ -33,6 +33,7 @@ from nas_evidence.plumbing.outputs import check_output, files_in, written_here, 
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.reporting.words import OF_FOLDS
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.storage.kept_submission import resume_command
@@ -219,7 +220,7 @@ def say_results(
         rows,
         dispensable=own,
     )
-    out.print(shown.order)
+    out.print(shown.order + OF_FOLDS * bool(spec.of_folds))
     said = report.headline
     screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
     if words := brief(" ".join(map(str, screen))):

@@ -15,7 +15,7 @@ from nas_evidence.api.shared_options import flag_of
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.words import words_of
-from nas_evidence.spec.domains import ParameterValue, value_text
+from nas_evidence.spec.domains import value_text
 from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import trial_of
 from nas_evidence.spec.study import StudySpec
@@ -94,15 +94,18 @@ def ranking_rows(
         columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
     if study.minimise:
         columns["front"] = lambda r: "yes" if r.on_front else "no"
-    kind, of = study.plan.declared.kind, study.of_folds
+    kind, test = study.plan.declared.kind, "test" if study.trains_whole else "folds:"
     for one in kind.tests[1:]:
-        columns[words_of(one, of)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
-    columns[f"test {kind.metrics['log_loss']}{of}"] = lambda r: score_text(r.test_nll_per_datum)
-    columns[f"SOTL{of}"] = lambda r: score_text(r.sotl)
+        name = words_of(one).replace("test", test)
+        columns[name] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
+    columns[f"{test} {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
+    columns["SOTL"] = lambda r: score_text(r.sotl)
     # `width` and `depth` are first.
     names = sorted(searched_in(study), key=lambda name: ("width", "depth", name).index(name))
     for name, column in columns_of(names, {*first, *columns}).items():
-        first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]
+        first[column] = lambda r, name=name: (  # type: ignore[misc]
+            value_text(r.values[name]) if name in r.values else None
+        )
     columns = first | columns
     cells = {name: [_text(cell(r)) for r in ranking] for name, cell in columns.items()}
     shown = [name for name in cells if name == study.objective or {*cells[name]} != {"-"}]
@@ -117,10 +120,6 @@ def trust_line(report: "Report") -> str:
         better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
         said += f" Scores that need no extra training order as well or better (rho): {better}."
     return said
-
-
-def _value_text(value: ParameterValue | None) -> str | None:
-    return None if value is None else value_text(value)
 
 
 def _text(value: object) -> str:

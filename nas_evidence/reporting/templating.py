@@ -21,6 +21,7 @@ from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
     MOST,
+    OF_FOLDS,
     SCALES,
     WORDS,
     amount,
@@ -171,7 +172,7 @@ def environment() -> Environment:
     environment.filters |= {"chance": chance, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
-    environment.globals |= {"most": MOST, "less_is_better": LESS_IS_BETTER}
+    environment.globals |= {"most": MOST, "of_folds": OF_FOLDS, "less_is_better": LESS_IS_BETTER}
     environment.globals["cells"] = lambda names, of: [of.get(name) for name in names]
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")

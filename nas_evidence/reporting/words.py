@@ -20,6 +20,8 @@ WORDS: Mapping[str, str] = {
     "test_nll_per_datum": "test log loss",
     "test_rmse": "test RMSE",
 }
+#: What stands below a ranking whose trials train their folds alone.
+OF_FOLDS = " Test figures, SOTL and evidences are of the networks of each trial's folds."
 _AXES: Mapping[str, str] = {
     "test_accuracy": "test accuracy",
     "test_nll_per_datum": "minus test log loss, nats per datum",
