@@ -94,7 +94,7 @@ def ranking_rows(
         columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
     if study.minimise:
         columns["front"] = lambda r: "yes" if r.on_front else "no"
-    kind, test = study.plan.declared.kind, "test" if study.trains_whole else "folds:"
+    kind, test = study.plan.declared.kind, "test" if study.trains_whole else "fold"
     for one in kind.tests[1:]:
         name = words_of(one).replace("test", test)
         columns[name] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
