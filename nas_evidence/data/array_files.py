@@ -181,7 +181,8 @@ def read_arrays(
         remedy = "write it with numpy.savez"
         with (
             names_the_file(path, "an .npz file of plain number arrays", remedy),
-            np.load(path, allow_pickle=False) as file,
+            path.open("rb") as stream,  # closed, whatever is in it
+            np.load(stream, allow_pickle=False) as file,
         ):
             stored = [*file]
             for given in stored:

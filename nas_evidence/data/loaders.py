@@ -110,7 +110,7 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     shapes = {x.shape[1:] for x, _ in parts}
     if len(shapes) > 1:
         raise UserError(
-            "loader-rows-differ",
+            "loader-shapes-differ",
             f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
             "rows one shape, such as sequences padded to one length",
         )

@@ -71,7 +71,10 @@ def read_in_files(
             found = getattr(torchvision.datasets, known)(root, name == "train", download=download)
             x, y = np.asarray(found.data), np.asarray(found.targets)
         if len(x) != len(y):
-            raise ValueError(f"{name} has {len(x)} images, but {len(y)} labels")
+            raise UserError(
+                "images-labels-differ",
+                f"{root / below}: {name} has {len(x)} images, but {len(y)} labels; {_REMEDY}",
+            )
         return arranged(x), y.astype(np.int64)
 
     with names_the_file(root / below, f"data set '{spec.name}' as published", _REMEDY):

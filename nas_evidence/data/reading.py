@@ -222,7 +222,9 @@ def table_of(value: Any) -> pd.DataFrame:
     try:
         return pd.DataFrame(value, dtype=object)
     except ValueError as error:
-        raise UserError("json-no-table", f"columns must have equal lengths: {error}") from None
+        raise UserError(
+            "json-columns-differ", f"columns must have equal lengths: {error}"
+        ) from None
 
 
 def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -455,7 +457,7 @@ def _text_of(path: Path) -> tuple[str, list[Said]]:
     except UnicodeDecodeError as error:
         if not encoding.startswith("utf-8"):
             raise UserError(
-                "text-of-another-format",
+                "text-not-decoded",
                 f"byte {error.start} is not {encoding.upper()}; save it as UTF-8",
             ) from None
         text = content.decode("cp1252", "backslashreplace")

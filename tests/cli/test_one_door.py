@@ -133,7 +133,7 @@ COMMAND = re.compile(r"`(?:nas-evidence|pip|ray|resume|ulimit) [^`]*`")
 #: Arguments that only Python has, of other functions too, and a name of an example.
 FOREIGN = {
     "column", "diagnose", "differentiable", "inplace", "orient", "rare", "requires_grad",
-    "sampler", "shuffle", "sparse", "structure", "training",
+    "sampler", "sparse", "structure", "training",
 }  # fmt: skip
 #: Files whose sentences only the command line can cause, or that hold style sheets.
 TYPED_FILES = ("__main__.py", "reporting/any_table.py", "api/figure.py")

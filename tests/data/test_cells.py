@@ -18,7 +18,21 @@ from messages import refused
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-from tables import U, Y, Z, beside, every, few, new, prepared, said, same, source, study, written
+from table_sources import (
+    U,
+    Y,
+    Z,
+    beside,
+    every,
+    few,
+    new,
+    prepared,
+    said,
+    same,
+    source,
+    study,
+    written,
+)
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.cells import READ, with_numbers_read

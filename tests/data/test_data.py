@@ -502,7 +502,7 @@ def test_damaged_idx_files_are_named(tmp_path: Path):
 
 def test_images_and_labels_must_be_as_many(tmp_path: Path):
     write_mnist_like(tmp_path / "MNIST/raw", np.arange(19) % 10)
-    with refused("array-file-unreadable", "t10k", 20, 19):
+    with refused("images-labels-differ", "MNIST", "t10k", 20, 19):
         load(DatasetSpec(name="mnist"), seed=0, data_root=str(tmp_path))
 
 

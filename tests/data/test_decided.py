@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tables import said, study
+from table_sources import said, study
 
 from nas_evidence.data.decided import grouped, how_read_of
 from nas_evidence.data.said import Said

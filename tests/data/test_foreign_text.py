@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 from sklearn import datasets
-from tables import said, study
+from table_sources import said, study
 
 from nas_evidence.cli.terminal import err
 from nas_evidence.data.given import features_of

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 from PIL import Image
-from tables import beside, few, study
+from table_sources import beside, few, study
 
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData

@@ -245,5 +245,5 @@ def padded(items: list[Any]) -> Any:
 
 def test_sequences_that_batches_pad_to_different_lengths_are_refused() -> None:
     rows = [(torch.arange(1 + i % 5), torch.tensor(i % 2)) for i in range(18)]
-    with refused("loader-rows-differ", "padded to one length"):
+    with refused("loader-shapes-differ", "padded to one length"):
         visited_rows(DataLoader(rows, 3, collate_fn=padded, shuffle=True))

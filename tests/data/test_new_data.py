@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from messages import refused
-from tables import U, Z, beside, new, prepared, said, study
+from table_sources import U, Z, beside, new, prepared, said, study
 
 from nas_evidence.data.given import features_of
 from nas_evidence.data.targets import targets_of

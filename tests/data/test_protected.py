@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
-from tables import every, source, written
+from table_sources import every, source, written
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.as_before import ReadBefore, all_rows, other_rows, read_as_before

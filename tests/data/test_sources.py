@@ -17,7 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
 from scipy import sparse
-from tables import U, Y, Z, beside, every, few, new, prepared, said, same, source, study, written
+from table_sources import (
+    U,
+    Y,
+    Z,
+    beside,
+    every,
+    few,
+    new,
+    prepared,
+    said,
+    same,
+    source,
+    study,
+    written,
+)
 
 from nas_evidence.data.given import features_of
 from nas_evidence.data.reading import MOST_CELLS, plain
@@ -279,7 +293,7 @@ NO_DATA: dict[str, tuple[str, Any, tuple[object, ...]]] = {
     "tables": ("dict-of-tables", {"train": BASE, "test": BASE}, ("'train'", "DataFrame")),
     "matrices": ("dict-of-tables", {"x": ROWS}, ("'x'", "ndarray")),
     "rows of two kinds": ("json-no-table", [{"x": 1}, [2]], ("[2]",)),
-    "uneven columns": ("json-no-table", {"x": [1, 2], "z": [1]}, ("equal lengths",)),
+    "uneven columns": ("json-columns-differ", {"x": [1, 2], "z": [1]}, ("equal lengths",)),
     "uneven rows": ("rows-of-several-lengths", [[1, 2], [3]], ("NaN",)),
 }
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from messages import refused
-from tables import Y, Z, every, said, study, written
+from table_sources import Y, Z, every, said, study, written
 
 import nas_evidence
 from nas_evidence import search

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import refused
-from tables import Z, every, few, new, source, study, written
+from table_sources import Z, every, few, new, source, study, written
 
 import nas_evidence
 from nas_evidence.api.request import asked_for, of_memory
