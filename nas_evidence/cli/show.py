@@ -151,8 +151,8 @@ def _print_screen(tables: _Tables, log_loss: str) -> None:
             print_line(words, number_text(trial[key]) if key in _REAL else f"{trial[key]:,}")
     if trial["test_nll_per_datum"] is not None:
         print_line(f"test {log_loss}", number_text(trial["test_nll_per_datum"]))
-    if trial["of"] == "folds":
-        print_line("test figures", "of fold networks")
+    if trial["of"] is not None:
+        print_line("of", trial["of"])
     if trial["total_seconds"] is not None:
         print_line("worker time", duration(trial["total_seconds"]))
     rows = [
