@@ -46,6 +46,7 @@ from nas_evidence.spec.record import (
     TrialRecord,
     TrialStatus,
     ranks,
+    trial_of,
 )
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
@@ -308,7 +309,7 @@ def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
     with _at_hand(str(folder), table) as home:
         found = read_tables(home, [table])[0][table]
     if table != "trials":  # that of a finalist on all rows is a trial of its own there
-        found["trial_id"] -= WHOLE_IDS * (found["trial_id"] >= WHOLE_IDS)
+        found["trial_id"] %= WHOLE_IDS
         found = found.sort_values(["trial_id", "epoch"], kind="stable", ignore_index=True)
     return found
 
@@ -695,7 +696,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float
 
 def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
     """Return the rows of each table that a record becomes."""
-    key: Row = {"trial_id": _shown(record.trial_id), "attempt": record.attempt}
+    key: Row = {"trial_id": trial_of(record.trial_id), "attempt": record.attempt}
     values = record.architecture.values
     trial: Row = {
         "architecture_key": record.architecture.key,
@@ -830,7 +831,7 @@ def _of_its_name(path: Path, table: pa.Table) -> pa.Table | UnreadableFile:
     key = _key_of(path)
     if key is not None and table.num_rows:
         trials, attempts = (table[name].unique().to_pylist() for name in ("trial_id", "attempt"))
-        trial_id = key[0] if of == "trials" else _shown(key[0])
+        trial_id = key[0] if of == "trials" else trial_of(key[0])
         if (trials, attempts) != ([trial_id], [key[1]]):
             other = f"trial {trials[0]}, attempt {attempts[0]}"
             return UnreadableFile(path, f"damaged: it holds {other}")
@@ -838,11 +839,6 @@ def _of_its_name(path: Path, table: pa.Table) -> pa.Table | UnreadableFile:
             ids = pa.array([key[0]] * table.num_rows, pa.int64())
             table = table.set_column(table.column_names.index("trial_id"), "trial_id", ids)
     return table
-
-
-def _shown(trial_id: int) -> int:
-    """Return the trial under which scores and curves of one are stored: see column `of`."""
-    return trial_id if ranks(trial_id) else trial_id - WHOLE_IDS
 
 
 def _hashes_in(table: pa.Table) -> set[str]:
