@@ -476,7 +476,7 @@ class UnfinishedStudy:
         if race:
             trials += f", then up to {race} retrainings of the best"
         if whole:
-            trials += f", then the best {counted(whole, 'network')} on all rows"
+            trials += f", then the best {whole} on all rows"
         end = ";" if most > left else ","
         # Before anything slow: reading data takes a second, Ray and torch take several.
         say(f"{spec.name}: {trials}{end} {at_once} -> {self.store.place}")
