@@ -144,8 +144,12 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     known = DataOptions.__annotations__
     found: dict[str, Any] = {key: value for key, value in options.items() if key in known}
     target, test = found.pop("target", None), found.pop("test", None)
+    if not isinstance(test, str | Path | None):
+        raise UserError(
+            "test-no-file", f"test must be a file, not {type(test).__name__}; write one"
+        )
     names = target if isinstance(target, list | tuple) else [] if target is None else [target]
-    found["target"] = target if isinstance(target, str) else ",".join(map(str, names)) or None
+    found["target"] = ",".join(map(str, names)) or None
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
         names = found.get(name) or ()

@@ -589,8 +589,8 @@ class UnfinishedStudy:
             parts = fewest_parts(spec.plan, spec.estimators, arrays.n_train)
             self.audience.leads(
                 f"stopping: the network that leads, of trial {row.trial_id}, is trained on all "
-                f"rows first: {rough_duration(row.total_seconds / max(1, parts - 1))}. A second "
-                "Ctrl-C leaves that to `predict` and `export`."
+                f"rows first: {rough_duration(row.total_seconds / (parts - 1))}. Ctrl-C "
+                "again leaves that to `predict` and `export`."
             )
             with closing(self._executor(arrays, 1, 1)) as pool:
                 self._driver(pool, Watcher(), finds, content_hash, leader_alone=True).run()

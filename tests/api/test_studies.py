@@ -251,6 +251,7 @@ def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
         (table(), "pet", {}, r"to name a column write search\(data, target='pet'\)"),
         (table(), None, {"target": "pet", "drop": "age"}, r"`drop` names the column 'age'"),
         (table(), None, {"target": "pet", "seed": -1}, "^seed=-1: "),
+        (table(), None, {"target": "pet", "test": table()}, "test must be a file, not DataFrame"),
         (table(), None, {"target": "pet", "families": "mpl"}, "family 'mpl' is unknown"),
         (table(), None, {"target": "pet", "metric": "acc"}, r"did you mean metric=accuracy\?"),
     ],

@@ -308,8 +308,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
     with pytest.raises(Stopped):
         UnfinishedStudy(spec, store, Run("ray"), Heard(say), data, finds).run_trials()
     assert said == [
-        "s: 5 trials, then the best 5 on all rows; workers as there is room -> "
-        f"{tmp_path / 's'}"
+        f"s: 5 trials, then the best 5 on all rows; workers as there is room -> {tmp_path / 's'}"
     ]
     assert not [name for name in SLOW if name in sys.modules]
 
