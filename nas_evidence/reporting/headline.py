@@ -279,10 +279,10 @@ def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     known, winner = study.architectures[study.targets[0]].dropna(), study.winner
     if winner is not None and winner.test_nll_per_datum is not None and len(known) > 1:
         above = max(0.0, float(known.max()) + winner.test_nll_per_datum)
-        lower = f"another is better: its log loss is {NATS.text(above)} lower."
+        its = f"its log loss{study.spec.of_folds} is"
         parts.append(
-            f"On the test rows {lower}" if above
-            else "On the test rows, too, its log loss is the lowest of all tried."
+            f"On the test rows another is better: {its} {NATS.text(above)} lower." if above
+            else f"On the test rows, too, {its} the lowest of all tried."
         )  # fmt: skip
     return " ".join(parts)
 
